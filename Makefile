@@ -1,0 +1,58 @@
+PYTHON ?= python3
+WORKERS ?= 2
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+BASE := $(VENV)/.stamp-base
+DEV := $(VENV)/.stamp-dev
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+
+.DEFAULT_GOAL := help
+.PHONY: help test test-slow lint format demo clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "  PYTHON=python3.12 chooses the interpreter, WORKERS=4 the test processes, ARGS='-k kernel' goes to pytest."
+
+test: $(DEV) ## Run the tests that take seconds
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-slow: $(DEV) ## Run the tests that take minutes
+	$(PYTEST) -m slow $(ARGS)
+
+lint: $(DEV) ## Check style, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
+
+format: $(DEV) ## Format the code and fix what can be fixed
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+demo: $(BASE) ## Train a sampler and look at its draws
+	$(BIN)/python -m gpvi demo
+
+clean: ## Remove caches and build products; keep the environment and results
+	rm -rf build dist .pytest_cache .ruff_cache .hypothesis
+	find src tests -type d -name __pycache__ -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "gpvi needs Python 3.11 or newer, and '$(PYTHON)' is not ($$($(PYTHON) --version 2>&1));" \
+	       "name one that is: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { \
+	  rm -rf $(VENV); \
+	  echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu it comes with the package python3-venv" >&2; exit 1; }
+
+$(BASE): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing gpvi into $(VENV)"
+	@$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(DEV): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing gpvi and its development tools into $(VENV)"
+	@$(PIP_INSTALL) --editable '.[dev]'
+	@touch $(BASE) $@

@@ -1,0 +1,34 @@
+"""What can go wrong, by what the caller can do about it."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class GPVIError(Exception):
+    """Base of every error this library raises on purpose."""
+
+
+class InputError(GPVIError, ValueError):
+    """An argument cannot be used; the message holds the value, the reason and the remedy."""
+
+
+class UnknownOptionError(InputError, TypeError):
+    """An option or one of its values does not exist; the nearest valid name is given."""
+
+    def __init__(self, kind: str, value: object, valid: Iterable[str]):
+        names = sorted(valid)
+        near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        super().__init__(f"unknown {kind} {value!r}. {hint}Valid: {', '.join(names) or 'none'}.")
+
+
+class NotAvailableError(GPVIError):
+    """A method was asked for something it cannot give; the message names what can."""
+
+
+class DivergenceError(GPVIError):
+    """The very first steps were not finite, so there is no good state to return."""
+
+
+class StorageError(GPVIError):
+    """A saved posterior is damaged, foreign, or of a newer format."""

@@ -1,0 +1,90 @@
+"""Specifications: what a user configures, as frozen dataclasses that survive a trip through JSON.
+
+A specification holds only plain values (numbers, strings, tuples and other specifications), so it can be
+printed, compared, hashed, and rebuilt by name from a closed registry without executing anything it names.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, dataclass_transform
+
+from gpvi.errors import InputError, StorageError, UnknownOptionError
+
+Spec = TypeVar("Spec")
+_registry: dict[str, type] = {}
+
+
+@dataclass_transform(frozen_default=True)
+def spec(cls: type[Spec]) -> type[Spec]:
+    """Make `cls` a frozen dataclass that refuses unknown options by their nearest valid name."""
+    made = dataclasses.dataclass(frozen=True)(cls)
+    names = [field.name for field in dataclasses.fields(made) if field.init]  # pyright: ignore[reportArgumentType]
+    assign = made.__init__
+
+    @functools.wraps(assign)
+    def construct(self, *args, **options):
+        for name in options:
+            if name not in names:
+                raise UnknownOptionError(f"option of {cls.__name__}", name, names)
+        assign(self, *args, **options)
+
+    made.__init__ = construct  # pyright: ignore[reportAttributeAccessIssue]
+    _registry[cls.__name__] = made
+    return made
+
+
+def resolve(value: Any, shorthands: Mapping[str, Callable[[], Any]], kind: str) -> Any:
+    """Turn a shorthand string into the object it stands for; pass objects through."""
+    if not isinstance(value, str):
+        return value
+    if value not in shorthands:
+        raise UnknownOptionError(kind, value, shorthands)
+    return shorthands[value]()
+
+
+def require_choice(value: Any, valid: tuple[str, ...], kind: str) -> None:
+    """Refuse a string option outside `valid`."""
+    if value not in valid:
+        raise UnknownOptionError(kind, value, valid)
+
+
+def require_positive(name: str, value: int | float, remedy: str) -> None:
+    """Refuse a number that is not > 0."""
+    if not value > 0:
+        raise InputError(f"{name} is {value!r}; it must be > 0. {remedy}")
+
+
+def to_json(value: Any) -> Any:
+    """Encode a specification (and what it nests) as JSON values tagged with class names."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple | list):
+        return [to_json(item) for item in value]
+    name = type(value).__name__
+    if _registry.get(name) is type(value):
+        fields = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"type": name, **fields}
+    raise InputError(
+        f"{value!r} of type {name} cannot be saved: only numbers, strings, tuples and this library's own "
+        "specifications can. Pass one of those instead of a custom object."
+    )
+
+
+def from_json(value: Any) -> Any:
+    """Rebuild what `to_json` wrote; only classes of this library's registry are ever made."""
+    if isinstance(value, list):
+        return tuple(from_json(item) for item in value)
+    if isinstance(value, dict):
+        fields = dict(value)
+        name = fields.pop("type", None)
+        if not isinstance(name, str) or name not in _registry:
+            raise StorageError(
+                f"the saved specification names {name!r}, which this version of gpvi does not know. "
+                "It may come from a newer version: upgrade gpvi."
+            )
+        try:
+            return _registry[name](**{key: from_json(item) for key, item in fields.items()})
+        except (TypeError, ValueError) as error:
+            raise StorageError(f"the saved specification of {name} is invalid: {error}") from error
+    return value

@@ -1,0 +1,279 @@
+r"""Targets: a posterior known up to a constant, as log p(x) and its score ∇ log p(x).
+
+The mini-batch form replaces the log-likelihood of all N data by N/B times that of a batch of B,
+log p(x) = (N/B Σ_{i∈batch} log p(y_i | x) + log p(x)) / T, whose score is unbiased for the full one.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, DTypeLike, Float, Int, PyTree, Scalar
+
+from gpvi.affine import Affine
+from gpvi.errors import InputError
+
+
+@runtime_checkable
+class Density(Protocol):
+    """What a method needs of a target: its dimension, its data size and log p at a point."""
+
+    @property
+    def dim(self) -> int: ...
+    @property
+    def dtype(self) -> np.dtype: ...
+    @property
+    def size(self) -> int | None: ...
+    def log_density(self, x: Float[Array, " d"], batch: PyTree = None) -> Scalar: ...
+    def batch(self, indices: Int[Array, " b"]) -> PyTree: ...
+
+
+class Target(eqx.Module):
+    """A log-density on R^d, whole or in mini-batch form.
+
+    `Target(log_density, dim=d)`, or `Target(log_likelihood=…, log_prior=…, data=…, dim=d)`.
+
+    Parameters
+    ----------
+    log_density: the unnormalised log p at one point, (d,) → scalar.
+    dim: d. May be left out where `initial` is given.
+    log_likelihood: (x, batch) → log-likelihood of each datum of the batch, (B,), or their sum.
+    log_prior: x → scalar; flat when left out.
+    data: a pytree of arrays that share their first axis, of length N.
+    temperature: T; the whole log-density is divided by it (1 is the posterior, < 1 a cold one).
+    initial: a point where the log-density is finite; training starts near it. The origin by default.
+    dtype: float32 or float64; follows JAX's x64 setting by default.
+    names: one name for each coordinate.
+    """
+
+    dim: int = eqx.field(static=True)
+    temperature: float = eqx.field(static=True)
+    dtype: np.dtype = eqx.field(static=True)
+    names: tuple[str, ...] = eqx.field(static=True)
+    initial: Float[Array, " d"]
+    data: PyTree[Array]
+    _log_density: Callable | None
+    _log_likelihood: Callable | None
+    _log_prior: Callable | None
+
+    def __init__(
+        self,
+        log_density: Callable | None = None,
+        dim: int | None = None,
+        *,
+        log_likelihood: Callable | None = None,
+        log_prior: Callable | None = None,
+        data: PyTree = None,
+        temperature: float | int = 1.0,
+        initial: Sequence[float] | Array | None = None,
+        dtype: DTypeLike | None = None,
+        names: Sequence[str] | None = None,
+    ):
+        if (log_density is None) == (log_likelihood is None):
+            raise InputError(
+                "give either log_density, or log_likelihood with data (and log_prior): "
+                f"got log_density={log_density!r}, log_likelihood={log_likelihood!r}."
+            )
+        if log_density is not None and (data is not None or log_prior is not None):
+            raise InputError(
+                "data and log_prior belong to the mini-batch form: pass log_likelihood instead of log_density."
+            )
+        if log_likelihood is not None and data is None:
+            raise InputError(
+                "log_likelihood needs data: a pytree of arrays whose first axes have one length N."
+            )
+        if dim is None and initial is not None:
+            dim = len(initial)
+        if dim is None:
+            raise InputError(
+                "dim is missing: pass dim=d, the length of the vector x, or initial=, a point."
+            )
+        if isinstance(dim, bool) or not isinstance(dim, int | np.integer) or dim < 1:
+            raise InputError(f"dim is {dim!r}; it must be a whole number ≥ 1.")
+        if not temperature > 0 or not np.isfinite(temperature):
+            raise InputError(
+                f"temperature is {temperature!r}; it must be finite and > 0 (1 is the posterior)."
+            )
+        self.dim = int(dim)
+        self.temperature = float(temperature)
+        self.dtype = np.dtype(jnp.result_type(float) if dtype is None else dtype)
+        if self.dtype not in (np.dtype("float32"), np.dtype("float64")):
+            raise InputError(f"dtype is {self.dtype}; use float32 or float64.")
+        point = np.zeros(self.dim) if initial is None else np.asarray(initial, np.float64)
+        if point.shape != (self.dim,):
+            raise InputError(
+                f"initial has shape {point.shape}; it must be ({self.dim},), as dim={self.dim}."
+            )
+        if not np.isfinite(point).all():
+            raise InputError(
+                "initial holds NaN or infinity; give a point where the log-density is finite."
+            )
+        self.names = tuple(f"x[{i}]" for i in range(self.dim)) if names is None else tuple(names)
+        if len(self.names) != self.dim:
+            raise InputError(
+                f"{len(self.names)} names for dim={self.dim}: give one name for each coordinate."
+            )
+        with self.precision():
+            self.initial = jnp.asarray(point, self.dtype)
+            self.data = _checked_data(data)
+        self._log_density = log_density
+        self._log_likelihood = log_likelihood
+        self._log_prior = log_prior
+
+    def precision(self):
+        """A context in which JAX computes in this target's dtype."""
+        return jax.enable_x64(True) if self.dtype == np.dtype("float64") else jax.enable_x64(False)
+
+    @property
+    def size(self) -> int | None:
+        """N, the number of data in the mini-batch form."""
+        leaves = jax.tree.leaves(self.data)
+        return leaves[0].shape[0] if leaves else None
+
+    def batch(self, indices: Int[Array, " b"]) -> PyTree:
+        """The data with these indices."""
+        return jax.tree.map(lambda leaf: leaf[indices], self.data)
+
+    def log_density(self, x: Float[Array, " d"], batch: PyTree = None) -> Scalar:
+        """log p(x), estimated from `batch` where one is given."""
+        if self._log_density is not None:
+            return self._log_density(x) / self.temperature
+        assert self._log_likelihood is not None and self.size is not None
+        batch = self.data if batch is None else batch
+        terms = jnp.asarray(self._log_likelihood(x, batch))
+        total = terms.sum() * (self.size / jax.tree.leaves(batch)[0].shape[0])
+        prior = 0.0 if self._log_prior is None else self._log_prior(x)
+        return (total + prior) / self.temperature
+
+    def score(self, x: Float[Array, " d"], batch: PyTree = None) -> Float[Array, " d"]:
+        """∇ log p(x)."""
+        return jax.grad(self.log_density)(x, batch)
+
+    def check(self) -> None:
+        """Refuse a log-density that cannot be used, before anything long is compiled."""
+        shape = jax.ShapeDtypeStruct((self.dim,), self.dtype)
+        try:
+            out = jax.eval_shape(self.log_density, shape)
+        except (TypeError, ValueError, IndexError) as error:
+            raise InputError(
+                f"the log-density fails on a vector of shape ({self.dim},): {error}. "
+                f"Check dim={self.dim} and that the function takes one point."
+            ) from error
+        if not isinstance(out, jax.ShapeDtypeStruct) or out.shape != ():
+            raise InputError(
+                f"the log-density returns {getattr(out, 'shape', out)} at one point; it must return a scalar. "
+                "Sum over data inside it, and leave batching over points to this library."
+            )
+        if not jnp.issubdtype(out.dtype, jnp.floating):
+            raise InputError(f"the log-density returns dtype {out.dtype}; it must return a float.")
+        value, slope = jax.jit(jax.value_and_grad(self.log_density))(self.initial)
+        if not np.isfinite(value):
+            raise InputError(
+                f"the log-density is {value} at the starting point {_brief(self.initial)}. "
+                "Pass initial=, a point where it is finite, and check for log(0) or overflow."
+            )
+        if not np.isfinite(slope).all():
+            bad = int(np.flatnonzero(~np.isfinite(slope))[0])
+            raise InputError(
+                f"the gradient of the log-density is {slope[bad]} in coordinate {bad} ({self.names[bad]}) at the "
+                f"starting point {_brief(self.initial)}. Pass another initial=, or guard the function "
+                "(jnp.where on the *inputs* of log, sqrt or division)."
+            )
+
+
+class Whitened(eqx.Module):
+    """The same posterior in coordinates u, x = location + L u: log p(u) = log p(x(u)) + log|det L|.
+
+    A score is a covector, so pulled-back GPVI gradients are the same in x and in u; step sizes, kernels and
+    networks all see a posterior of scale one.
+    """
+
+    target: Target
+    affine: Affine
+
+    @property
+    def dim(self) -> int:
+        """d."""
+        return self.target.dim
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The target's."""
+        return self.target.dtype
+
+    @property
+    def size(self) -> int | None:
+        """N of the mini-batch form."""
+        return self.target.size
+
+    def batch(self, indices: Int[Array, " b"]) -> PyTree:
+        """The data with these indices."""
+        return self.target.batch(indices)
+
+    def log_density(self, x: Float[Array, " d"], batch: PyTree = None) -> Scalar:
+        """log p(u)."""
+        return self.target.log_density(self.affine(x), batch) + self.affine.log_det()
+
+
+class Evaluation(NamedTuple):
+    """log p and scores of a set of draws; draws where either is not finite are masked out."""
+
+    log_density: Float[Array, " n"]
+    score: Float[Array, "n d"]
+    finite: Bool[Array, " n"]
+
+    def mean(self, values: Float[Array, " n"]) -> Scalar:
+        """The mean over the finite draws; NaN when more than half are not, which stops the run."""
+        share = self.finite.mean()
+        total = jnp.where(self.finite, values, 0.0).mean() / jnp.maximum(share, 0.5)
+        return jnp.where(share >= 0.5, total, jnp.nan)
+
+    @property
+    def weight(self) -> Float[Array, " n"]:
+        """1/m for each of the m finite draws, 0 for the others."""
+        return self.finite / jnp.maximum(self.finite.sum(), 1)
+
+    @property
+    def rejected(self) -> Scalar:
+        """The share of draws that were masked out."""
+        return 1.0 - self.finite.mean()
+
+
+def evaluate(target: Density, x: Float[Array, "n d"], batch: PyTree = None) -> Evaluation:
+    """log p and scores at the rows of x; a draw with a non-finite value or score counts for nothing."""
+    log_density, score = jax.vmap(jax.value_and_grad(target.log_density), (0, None))(x, batch)
+    finite = jnp.isfinite(log_density) & jnp.isfinite(score).all(1)
+    return Evaluation(
+        jnp.where(finite, log_density, 0.0), jnp.where(finite[:, None], score, 0.0), finite
+    )
+
+
+def _checked_data(data: PyTree) -> PyTree:
+    lengths = set()
+    for path, leaf in jax.tree.leaves_with_path(data):
+        name = "data" + jax.tree_util.keystr(path)
+        array = np.asarray(leaf)
+        if array.ndim == 0:
+            raise InputError(
+                f"{name} is a single number; each array of data needs a first axis of length N."
+            )
+        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+            where = np.argwhere(~np.isfinite(array))[0]
+            raise InputError(
+                f"{name} holds {array[tuple(where)]} at index {tuple(map(int, where))}: remove or impute it."
+            )
+        lengths.add(array.shape[0])
+    if len(lengths) > 1:
+        raise InputError(
+            f"the arrays of data have different lengths {sorted(lengths)} along their first axis."
+        )
+    if lengths == {0}:
+        raise InputError("data is empty: N = 0.")
+    return jax.tree.map(jnp.asarray, data)
+
+
+def _brief(point: Array) -> str:
+    return np.array2string(np.asarray(point), precision=3, threshold=6)

@@ -1,0 +1,241 @@
+r"""What every generator x = f_θ(z) provides, for one point; batching is `jax.vmap`.
+
+The noise z ∈ R^d is split in z_head ∈ R^k, which drives the networks, and z_tail. Every generator here has
+the block-triangular Jacobian
+
+    J = ∂f/∂z = [ A  0 ; B  diag σ ],   A = ∂x_head/∂z_head,  B = ∂x_tail/∂z_head,
+
+(Eq. 7 of the paper, and the injective forms that go past it), so that
+log|det J| = log|det A| + Σ log σ, and Jᵀy = v is one k×k solve and one vjp (`gpvi.jacobian`).
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, PyTree, Scalar
+
+from gpvi.errors import InputError, NotAvailableError
+from gpvi.specs import require_choice
+
+ACTIVATIONS: dict[str, Callable] = {
+    "relu": jax.nn.relu,
+    "tanh": jnp.tanh,
+    "gelu": jax.nn.gelu,
+    "silu": jax.nn.silu,
+    "identity": lambda x: x,
+}
+
+
+class AbstractGenerator(eqx.Module):
+    """A map f: R^d → R^d with block-triangular Jacobian; subclasses are final."""
+
+    @property
+    @abstractmethod
+    def dim(self) -> int:
+        """d."""
+
+    @property
+    @abstractmethod
+    def latent(self) -> int:
+        """k."""
+
+    @property
+    @abstractmethod
+    def injective(self) -> bool:
+        """Whether f is injective for every value of its parameters."""
+
+    @abstractmethod
+    def head(self, z_head: Float[Array, " k"]) -> Float[Array, " k"]:
+        """x_head, a function of z_head alone."""
+
+    @abstractmethod
+    def tail(self, z_head: Float[Array, " k"], z_tail: Float[Array, " t"]) -> Float[Array, " t"]:
+        """x_tail, affine in z_tail with slope σ."""
+
+    @abstractmethod
+    def tail_scale(self, z_head: Float[Array, " k"]) -> Float[Array, " t"]:
+        """σ = ∂x_tail/∂z_tail, positive."""
+
+    @property
+    @abstractmethod
+    def constant_head(self) -> bool:
+        """Whether A is the same for every z, so that one factor serves all."""
+
+    def scale_parameters(self) -> PyTree[bool]:
+        """Which parameters set σ of the tail: a kernel on z_head gives them no gradient."""
+        return jax.tree.map(lambda _: False, self)
+
+    def inverse(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
+        """The z with f(z) = x, where it has a closed form."""
+        raise NotAvailableError(
+            f"{type(self).__name__} has no exact inverse, so log q(x) at a given x is not available. "
+            "Use sample_and_log_prob for the density of its own draws, or the generators Linear or Triangular."
+        )
+
+    def __call__(self, z: Float[Array, " d"]) -> Float[Array, " d"]:
+        """x = f(z)."""
+        z_head, z_tail = self.split(z)
+        return jnp.concatenate([self.head(z_head), self.tail(z_head, z_tail)])
+
+    def split(self, z: Float[Array, " d"]) -> tuple[Float[Array, " k"], Float[Array, " t"]]:
+        """z_head, z_tail."""
+        return z[: self.latent], z[self.latent :]
+
+    def head_jacobian(self, z_head: Float[Array, " k"]) -> lx.AbstractLinearOperator:
+        """A, with the structure a solver may exploit."""
+        return lx.MatrixLinearOperator(jax.jacfwd(self.head)(z_head))
+
+    def head_log_det(self, z_head: Float[Array, " k"]) -> tuple[Scalar, Scalar]:
+        """Sign and log|det A|."""
+        sign, log_det = jnp.linalg.slogdet(self.head_jacobian(z_head).as_matrix())
+        return sign, log_det
+
+    def tail_transposed_product(
+        self, z: Float[Array, " d"], y_tail: Float[Array, " t"]
+    ) -> Float[Array, " k"]:
+        """Bᵀ y_tail, one vjp."""
+        z_head, z_tail = self.split(z)
+        _, vjp = jax.vjp(lambda head: self.tail(head, z_tail), z_head)
+        return vjp(y_tail)[0]
+
+    def log_det(self, z: Float[Array, " d"]) -> tuple[Scalar, Scalar]:
+        """Sign of det J and log|det J| (Eq. 1 needs the latter, the fold fraction the former)."""
+        z_head, _ = self.split(z)
+        sign, log_det = self.head_log_det(z_head)
+        return sign, log_det + jnp.log(self.tail_scale(z_head)).sum()
+
+    def transform_and_log_det(
+        self, z: Float[Array, " d"]
+    ) -> tuple[Float[Array, " d"], Scalar, Scalar]:
+        """x = f(z), sign of det J and log|det J|."""
+        return self(z), *self.log_det(z)
+
+
+class Head(AbstractGenerator):
+    """The head of a generator as a generator of its own on R^k, whose Jacobian is A."""
+
+    generator: AbstractGenerator
+
+    @property
+    def injective(self) -> bool:
+        """Not said: a map can be injective and its head not."""
+        return False
+
+    @property
+    def dim(self) -> int:
+        """k."""
+        return self.generator.latent
+
+    @property
+    def latent(self) -> int:
+        """k."""
+        return self.generator.latent
+
+    @property
+    def constant_head(self) -> bool:
+        """As the generator's."""
+        return self.generator.constant_head
+
+    def head(self, z_head):
+        """x_head."""
+        return self.generator.head(z_head)
+
+    def tail(self, z_head, z_tail):
+        """Empty."""
+        return z_tail
+
+    def tail_scale(self, z_head):
+        """Empty."""
+        return z_head[:0]
+
+    def head_jacobian(self, z_head):
+        """A."""
+        return self.generator.head_jacobian(z_head)
+
+    def head_log_det(self, z_head):
+        """Sign and log|det A|."""
+        return self.generator.head_log_det(z_head)
+
+
+class Trunk(eqx.Module):
+    """The hidden layers of g_θ: z_head ↦ features; the identity when there are none."""
+
+    layers: tuple[eqx.nn.Linear, ...]
+    inputs: int = eqx.field(static=True)
+    activation: str = eqx.field(static=True)
+
+    def __init__(
+        self,
+        inputs: int,
+        hidden: tuple[int, ...],
+        activation: str,
+        *,
+        key: PRNGKeyArray,
+        dtype: DTypeLike,
+    ):
+        widths = (inputs, *hidden)
+        keys = jax.random.split(key, max(len(hidden), 1))
+        self.layers = tuple(
+            eqx.nn.Linear(a, b, key=k, dtype=dtype)
+            for a, b, k in zip(widths, widths[1:], keys, strict=False)
+        )
+        self.inputs = inputs
+        self.activation = activation
+
+    def __call__(self, z_head: Float[Array, " k"]) -> Float[Array, " w"]:
+        for layer in self.layers:
+            z_head = ACTIVATIONS[self.activation](layer(z_head))
+        return z_head
+
+
+class FixedScale(eqx.Module):
+    """σ = λ, the hyper-parameter of Eq. 7."""
+
+    value: float = eqx.field(static=True)
+    size: int = eqx.field(static=True)
+
+    def __call__(self, features: Float[Array, " w"]) -> Float[Array, " t"]:
+        return jnp.full(self.size, self.value, features.dtype)
+
+
+class LearnedScale(eqx.Module):
+    """σ = exp(c), one learned c for each coordinate: with λ fixed, no coordinate could be known better than λ."""
+
+    log_scale: Float[Array, " t"]
+
+    def __call__(self, features: Float[Array, " w"]) -> Float[Array, " t"]:
+        return jnp.exp(self.log_scale)
+
+
+class ConditionalScale(eqx.Module):
+    """σ(z_head) = exp(c + V features): the tail's spread may depend on the head, as in a funnel."""
+
+    log_scale: Float[Array, " t"]
+    weight: Float[Array, "t w"]
+
+    def __call__(self, features: Float[Array, " w"]) -> Float[Array, " t"]:
+        return jnp.exp(self.log_scale + self.weight @ features)
+
+
+def check_network(hidden: object, activation: object) -> None:
+    """Refuse hidden widths and activations that name no network."""
+    if not isinstance(hidden, tuple) or any(
+        not isinstance(width, int) or width < 1 for width in hidden
+    ):
+        raise InputError(
+            f"hidden is {hidden!r}; it must be a tuple of widths ≥ 1, such as (64, 64)."
+        )
+    require_choice(activation, tuple(ACTIVATIONS), "activation")
+
+
+def latent_size(latent: int | None, dim: int, default: int) -> int:
+    """k, checked against d."""
+    if latent is None:
+        return min(dim, default)
+    if isinstance(latent, bool) or not isinstance(latent, int) or not 1 <= latent <= dim:
+        raise InputError(f"latent is {latent!r}; it must be between 1 and the target's dim, {dim}.")
+    return latent

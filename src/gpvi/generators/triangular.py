@@ -1,0 +1,334 @@
+"""Generators that are injective by construction: x_head = T(z_head), x_tail = g(z_head) + σ⊙z_tail.
+
+T is a bijection of R^k and σ > 0, so J = [T′ 0; B diag σ] has invertible diagonal blocks whatever g is, and
+z is recovered exactly: z_head = T^{-1}(x_head), z_tail = (x_tail − g(z_head)) / σ.
+For k = d this is T alone, and with the pathwise gradient exactly a normalizing flow trained on reverse KL.
+"""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, Scalar
+
+from gpvi.errors import InputError
+from gpvi.generators.base import (
+    AbstractGenerator,
+    ConditionalScale,
+    LearnedScale,
+    Trunk,
+    check_network,
+    latent_size,
+)
+from gpvi.specs import require_choice, require_positive, resolve, spec
+
+
+class AffineHead(eqx.Module):
+    """T(z) = shift + exp(log_scale)⊙z; T′ is diagonal and constant, so there is nothing to factor."""
+
+    shift: Float[Array, " k"]
+    log_scale: Float[Array, " k"]
+    constant: ClassVar[bool] = True
+    orientation: ClassVar[int] = 1
+
+    @property
+    def dim(self) -> int:
+        """k."""
+        return self.shift.shape[0]
+
+    def __call__(self, z_head: Float[Array, " k"]) -> Float[Array, " k"]:
+        """T(z)."""
+        return self.shift + jnp.exp(self.log_scale) * z_head
+
+    def inverse(self, x_head: Float[Array, " k"]) -> Float[Array, " k"]:
+        """T^{-1}(x)."""
+        return (x_head - self.shift) * jnp.exp(-self.log_scale)
+
+    def jacobian(self, z_head: Float[Array, " k"]) -> lx.AbstractLinearOperator:
+        """T′."""
+        return lx.DiagonalLinearOperator(jnp.exp(self.log_scale))
+
+    def transform_and_log_det(
+        self, z_head: Float[Array, " k"]
+    ) -> tuple[Float[Array, " k"], Scalar]:
+        """T(z) and log|det T′|."""
+        return self(z_head), self.log_scale.sum()
+
+
+class FlowHead(eqx.Module):
+    """T is a FlowJAX bijection."""
+
+    bijection: Any
+    orientation: Int[Array, ""]
+    """The sign of det T′, the same everywhere: couplings keep it, permutations may flip it."""
+    constant: ClassVar[bool] = False
+
+    @property
+    def dim(self) -> int:
+        """k."""
+        return self.bijection.shape[0]
+
+    def __call__(self, z_head: Float[Array, " k"]) -> Float[Array, " k"]:
+        """T(z)."""
+        return self.bijection.transform(z_head)
+
+    def inverse(self, x_head: Float[Array, " k"]) -> Float[Array, " k"]:
+        """T^{-1}(x)."""
+        return self.bijection.inverse(x_head)
+
+    def jacobian(self, z_head: Float[Array, " k"]) -> lx.AbstractLinearOperator:
+        """T′ by forward mode."""
+        return lx.MatrixLinearOperator(jax.jacfwd(self.bijection.transform)(z_head))
+
+    def transform_and_log_det(
+        self, z_head: Float[Array, " k"]
+    ) -> tuple[Float[Array, " k"], Scalar]:
+        """T(z) and log|det T′|."""
+        return self.bijection.transform_and_log_det(z_head)
+
+
+@spec
+class AffineFlow:
+    """T(z) = shift + scale⊙z, from the identity."""
+
+    def build(self, dim: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> AffineHead:
+        """The head for k = `dim`."""
+        return AffineHead(jnp.zeros(dim, dtype), jnp.zeros(dim, dtype))
+
+
+@spec
+class SplineFlow:
+    """Rational-quadratic spline couplings (Durkan et al. 2019) by FlowJAX, then a diagonal affine map.
+
+    A coupling needs two coordinates: for k = 1 the spline acts alone.
+    """
+
+    layers: int = 6
+    knots: int = 8
+    interval: float = 5.0
+    width: int = 50
+    depth: int = 1
+
+    def __post_init__(self):
+        for name in ("layers", "knots", "interval", "width"):
+            require_positive(f"{name} of the spline flow", getattr(self, name), "Try the default.")
+
+    def build(self, dim: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> FlowHead:
+        """The head for k = `dim`, at the start a permutation of the coordinates."""
+        from flowjax.bijections import (
+            Affine,
+            Chain,
+            Coupling,
+            Permute,
+            RationalQuadraticSpline,
+            Scan,
+            Vmap,
+        )
+        from paramax import Parameterize
+
+        def spline():
+            warp = RationalQuadraticSpline(knots=self.knots, interval=self.interval)
+            return Chain(
+                [
+                    warp,
+                    eqx.tree_at(
+                        lambda a: a.scale, Affine(), Parameterize(_bounded_scale, jnp.zeros(()))
+                    ),
+                ]
+            )
+
+        def layer(key: PRNGKeyArray, permutation: Array) -> Chain:
+            coupling = Coupling(
+                key,
+                transformer=spline(),
+                untransformed_dim=dim // 2,
+                dim=dim,
+                nn_width=self.width,
+                nn_depth=self.depth,
+            )
+            last = lambda c: (c.conditioner.layers[-1].weight, c.conditioner.layers[-1].bias)  # noqa: E731
+            return Chain(
+                [eqx.tree_at(last, coupling, replace_fn=jnp.zeros_like), Permute(permutation)]
+            )
+
+        if dim == 1:
+            warp, orientation = (
+                Vmap(eqx.filter_vmap(spline, axis_size=1)(), in_axes=eqx.if_array(0)),
+                1,
+            )
+        else:
+            layer_keys, mix_keys = jax.random.split(key, (2, self.layers))
+            permutations = jax.vmap(lambda k: _mixing_permutation(dim, key=k))(mix_keys)
+            warp = Scan(eqx.filter_vmap(layer)(layer_keys, permutations))
+            orientation = jnp.prod(jax.vmap(_parity)(permutations))
+        bijection = Chain([warp, Affine(jnp.zeros(dim), jnp.ones(dim))])
+        cast = lambda a: a.astype(dtype) if eqx.is_inexact_array(a) else a  # noqa: E731
+        return FlowHead(jax.tree.map(cast, bijection), jnp.asarray(orientation, jnp.int8))
+
+
+def _bounded_scale(raw: Float[Array, "*n"]) -> Float[Array, "*n"]:
+    """exp(3 tanh(raw / 3)): a scale in (1/20, 20), so that no single layer can blow up."""
+    return jnp.exp(3 * jnp.tanh(raw / 3))
+
+
+def _mixing_permutation(dim: int, *, key: PRNGKeyArray) -> Array:
+    """A random order that swaps the two halves, so that every coordinate is transformed in every other layer."""
+    first, second = jax.random.split(key)
+    half = dim // 2
+    low = jax.random.permutation(first, jnp.arange(half))
+    high = jax.random.permutation(second, jnp.arange(half, dim))
+    return jnp.concatenate([high, low])
+
+
+def _parity(permutation: Int[Array, " d"]) -> Int[Array, ""]:
+    """+1 for an even number of inversions, −1 for an odd one: the determinant of the permutation."""
+    inversions = jnp.triu(permutation[:, None] > permutation[None, :]).sum()
+    return 1 - 2 * (inversions % 2)
+
+
+class Tail(eqx.Module):
+    """x_tail = W h(z_head) + b + σ(z_head)⊙z_tail."""
+
+    trunk: Trunk
+    output: eqx.nn.Linear
+    scale: LearnedScale | ConditionalScale
+
+    def __call__(
+        self, z_head: Float[Array, " k"], z_tail: Float[Array, " t"]
+    ) -> Float[Array, " t"]:
+        features = self.trunk(z_head)
+        return self.output(features) + self.scale(features) * z_tail
+
+    def inverse(self, z_head: Float[Array, " k"], x_tail: Float[Array, " t"]) -> Float[Array, " t"]:
+        """z_tail."""
+        features = self.trunk(z_head)
+        return (x_tail - self.output(features)) / self.scale(features)
+
+
+class TriangularMap(AbstractGenerator):
+    """x = (T(z_head), g(z_head) + σ⊙z_tail)."""
+
+    flow: AffineHead | FlowHead
+    network: Tail | None
+
+    @property
+    def injective(self) -> bool:
+        """By construction."""
+        return True
+
+    @property
+    def dim(self) -> int:
+        """d."""
+        return self.latent + (0 if self.network is None else len(self.network.scale.log_scale))
+
+    @property
+    def latent(self) -> int:
+        """k."""
+        return self.flow.dim
+
+    @property
+    def constant_head(self) -> bool:
+        """An affine T has a constant T′."""
+        return self.flow.constant
+
+    def head(self, z_head):
+        """T(z_head)."""
+        return self.flow(z_head)
+
+    def tail(self, z_head, z_tail):
+        """g(z_head) + σ⊙z_tail."""
+        return z_tail if self.network is None else self.network(z_head, z_tail)
+
+    def tail_scale(self, z_head):
+        """σ, positive."""
+        return (
+            z_head[:0] if self.network is None else self.network.scale(self.network.trunk(z_head))
+        )
+
+    def head_jacobian(self, z_head):
+        """T′."""
+        return self.flow.jacobian(z_head)
+
+    def head_log_det(self, z_head):
+        """The couplings know log|det T′| without forming T′."""
+        log_det = self.flow.transform_and_log_det(z_head)[1]
+        return jnp.full_like(log_det, self.flow.orientation), log_det
+
+    def transform_and_log_det(self, z):
+        """x, sign and log|det J| in one pass of T."""
+        z_head, z_tail = self.split(z)
+        x_head, log_det = self.flow.transform_and_log_det(z_head)
+        x = jnp.concatenate([x_head, self.tail(z_head, z_tail)])
+        sign = jnp.full_like(log_det, self.flow.orientation)
+        return x, sign, log_det + jnp.log(self.tail_scale(z_head)).sum()
+
+    def inverse(self, x):
+        """z_head = T^{-1}(x_head), z_tail = (x_tail − g(z_head)) / σ."""
+        x_head, x_tail = self.split(x)
+        z_head = self.flow.inverse(x_head)
+        z_tail = x_tail if self.network is None else self.network.inverse(z_head, x_tail)
+        return jnp.concatenate([z_head, z_tail])
+
+    def scale_parameters(self):
+        """The parameters of σ."""
+        nothing = jax.tree.map(lambda _: False, self)
+        if self.network is None:
+            return nothing
+        everything = jax.tree.map(lambda _: True, self.network.scale)
+        return eqx.tree_at(lambda g: g.network.scale, nothing, everything)
+
+
+@spec
+class Triangular:
+    """Injective by construction: a bijection T of the k head coordinates drives any network for the rest.
+
+    Parameters
+    ----------
+    latent: k; by default all coordinates up to 64.
+    head: T, "spline" (flexible) or "affine" (T′ diagonal: nothing to factor), or a specification.
+    hidden, activation: the network g of the tail.
+    scale: the tail's σ at the start, learned from there.
+    scale_form: "constant" (one σ for each coordinate) or "conditional" (σ(z_head)).
+    """
+
+    latent: int | None = None
+    head: str | AffineFlow | SplineFlow = "spline"
+    hidden: tuple[int, ...] = (64, 64)
+    activation: str = "relu"
+    scale: float = 1.0
+    scale_form: str = "constant"
+
+    def __post_init__(self):
+        check_network(self.hidden, self.activation)
+        require_positive("scale (σ at the start)", self.scale, "Use 1.0, or 0.05 for networks.")
+        require_choice(self.scale_form, ("constant", "conditional"), "scale_form")
+        self.flow()
+
+    def flow(self) -> AffineFlow | SplineFlow:
+        """The specification of T."""
+        head = resolve(self.head, {"affine": AffineFlow, "spline": SplineFlow}, "head")
+        if not isinstance(head, AffineFlow | SplineFlow):
+            raise InputError(
+                f"head is {head!r}; pass 'affine', 'spline', AffineFlow() or SplineFlow()."
+            )
+        return head
+
+    def build(self, dim: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> TriangularMap:
+        """The map for a target of `dim` dimensions."""
+        k = latent_size(self.latent, dim, default=64)
+        head_key, trunk_key, output_key = jax.random.split(key, 3)
+        flow = self.flow().build(k, key=head_key, dtype=dtype)
+        if k == dim:
+            return TriangularMap(flow, None)
+        width = (k, *self.hidden)[-1]
+        log_scale = jnp.full(dim - k, jnp.log(self.scale), dtype)
+        network = Tail(
+            trunk=Trunk(k, self.hidden, self.activation, key=trunk_key, dtype=dtype),
+            output=eqx.nn.Linear(width, dim - k, key=output_key, dtype=dtype),
+            scale=LearnedScale(log_scale)
+            if self.scale_form == "constant"
+            else ConditionalScale(log_scale, jnp.zeros((dim - k, width), dtype)),
+        )
+        return TriangularMap(flow, network)

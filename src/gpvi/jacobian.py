@@ -1,0 +1,230 @@
+r"""The inverse Jacobian product of Thm 3.1: the y with J(z′)ᵀ y = v, for v = ∇_{z′}k(z′, z) and every z.
+
+It is the transpose: the appendix' index form (J^{-1})^j_i ∂_j k is (J^{-T}∇k)_i, and Eq. 11 computes hᵀJ. Four ways:
+
+- `Block`: exact, by the block-triangular structure of every generator here,
+      Jᵀ = [Aᵀ Bᵀ; 0 diag σ]  ⇒  y_tail = v_tail / σ,  Aᵀ y_head = v_head − Bᵀ y_tail;
+  one factor of the k×k block per z′ serves every z, and none is needed when A is diagonal.
+- `Dense`: exact, LU of the whole d×d Jacobian.
+- `Iterative`: BiCGStab or GMRES, matrix-free, one vjp per iteration (App. C, with the transpose and a fresh start).
+- `Helper`: the paper's network h_η(z′, v), trained along (Eq. 9–11).
+"""
+
+from abc import abstractmethod
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
+
+from gpvi.generators import AbstractGenerator, Preconditioned
+from gpvi.kernels import Gram
+from gpvi.specs import require_choice, require_positive, resolve, spec
+
+
+class InverseProduct(NamedTuple):
+    """(1/n) Σ_j J(z′_j)^{-T} ∇_{z′_j} k(z′_j, z_i) for every i, and how well the systems were solved."""
+
+    value: Float[Array, "m d"]
+    residual: Scalar
+    """E‖Jᵀy − v‖² / E‖v‖²; zero for the direct solvers."""
+
+
+def transposed_product(
+    generator: AbstractGenerator, z: Float[Array, " d"], y: Float[Array, "m d"]
+) -> Float[Array, "m d"]:
+    """Jᵀy for every row of y, one vjp each (Eq. 11)."""
+    _, vjp = jax.vjp(generator, z)
+    return jax.vmap(lambda row: vjp(row)[0])(y)
+
+
+class Exact:
+    """What the direct and iterative solvers share: they are linear in v, so a constant J is solved once."""
+
+    @abstractmethod
+    def solve(
+        self, generator: AbstractGenerator, z: Float[Array, " d"], v: Float[Array, "m d"]
+    ) -> Float[Array, "m d"]:
+        """The rows y with J(z)ᵀ y = v."""
+
+    def init(self, generator: AbstractGenerator, *, key: PRNGKeyArray) -> PyTree:
+        """Nothing to learn."""
+        return None
+
+    def mean_product(
+        self, state: PyTree, generator: AbstractGenerator, gram: Gram
+    ) -> tuple[InverseProduct, PyTree]:
+        """The entropy term of Thm 3.1, from the kernel between z′ (first argument) and z."""
+        zero = jnp.zeros((), gram.x.dtype)
+        if generator.constant_head and generator.latent == generator.dim:
+            total = self.solve(generator, gram.x[0], gram.gradient_sum())
+            return InverseProduct(total / len(gram.x), zero), state
+        solutions = jax.vmap(lambda z, v: self.solve(generator, z, v))(gram.x, gram.gradients())
+        return InverseProduct(solutions.mean(0), zero), state
+
+
+@spec
+class Block(Exact):
+    """Exact, by block elimination: a k×k solve and one vjp with B."""
+
+    def solve(self, generator, z, v):
+        """y_tail = v_tail / σ, then Aᵀ y_head = v_head − Bᵀ y_tail."""
+        if isinstance(generator, Preconditioned):
+            inner = self.solve(generator.generator, z, v)
+            return jax.vmap(generator.affine.solve_transposed)(inner)
+        k = generator.latent
+        z_head, _ = generator.split(z)
+        right, y_tail = v[:, :k], v[:, k:]
+        if k < generator.dim:
+            y_tail = y_tail / generator.tail_scale(z_head)
+            right = right - jax.vmap(lambda y: generator.tail_transposed_product(z, y))(y_tail)
+        return jnp.concatenate([_solve_each(generator.head_jacobian(z_head).T, right), y_tail], 1)
+
+
+@spec
+class Dense(Exact):
+    """Exact, by LU of the whole Jacobian: O(d³) per z′, an oracle for small d."""
+
+    def solve(self, generator, z, v):
+        """LU of Jᵀ."""
+        return _solve_each(lx.MatrixLinearOperator(jax.jacfwd(generator)(z).T), v)
+
+
+@spec
+class Iterative(Exact):
+    """Matrix-free Krylov iterations on Jᵀ, one system for each pair (z′, z)."""
+
+    algorithm: Literal["bicgstab", "gmres"] = "bicgstab"
+    tolerance: float = 1e-6
+    max_steps: int | None = None
+
+    def __post_init__(self):
+        require_choice(self.algorithm, ("bicgstab", "gmres"), "iterative algorithm")
+        require_positive("tolerance", self.tolerance, "1e-6 suits float32.")
+
+    def solve(self, generator, z, v):
+        """Lineax iterates until ‖Jᵀy − v‖ is below the tolerance.
+
+        Where v = 0 or Jᵀv = λv (at J = I, where training starts) BiCGStab is done in half a step and goes on to divide
+        0 by 0; that first half step, y = v (vᵀv / vᵀJᵀv), is then the solution.
+        """
+        make = {"bicgstab": lx.BiCGStab, "gmres": lx.GMRES}[self.algorithm]
+        steps = 4 * generator.dim if self.max_steps is None else self.max_steps
+        solver = make(rtol=self.tolerance, atol=self.tolerance, max_steps=steps)
+        _, vjp = jax.vjp(generator, z)
+        operator = lx.FunctionLinearOperator(lambda y: vjp(y)[0], jax.eval_shape(lambda: z))
+
+        def one(row: Float[Array, " d"]) -> Float[Array, " d"]:
+            found = lx.linear_solve(operator, row, solver, throw=False).value
+            image = operator.mv(row)
+            product = row @ image
+            first = jnp.where(product == 0, 0.0, row @ row / jnp.where(product == 0, 1.0, product))
+            eigenvector = jnp.abs(first * image - row).max() <= self.tolerance * jnp.abs(row).max()
+            return jnp.where(eigenvector, first * row, found)
+
+        return jax.vmap(one)(v)
+
+    def mean_product(self, state, generator, gram):
+        """As for every exact solver, with the residual that the iterations left."""
+        product, state = Exact.mean_product(self, state, generator, gram)
+        z, v = gram.x[0], gram.gradients()[0]
+        error = transposed_product(generator, z, self.solve(generator, z, v)) - v
+        return product._replace(residual=(error**2).sum() / (v**2).sum()), state
+
+
+class HelperNetwork(eqx.Module):
+    """h_η(z′, v): one ReLU layer for each input, concatenated, then three hidden layers (App. B)."""
+
+    noise_branch: eqx.nn.Linear
+    vector_branch: eqx.nn.Linear
+    body: eqx.nn.MLP
+
+    def __init__(self, dim: int, width: int, *, key: PRNGKeyArray, dtype: Any):
+        keys = jax.random.split(key, 3)
+        self.noise_branch = eqx.nn.Linear(dim, width, key=keys[0], dtype=dtype)
+        self.vector_branch = eqx.nn.Linear(dim, width, key=keys[1], dtype=dtype)
+        self.body = eqx.nn.MLP(2 * width, dim, width, 3, key=keys[2], dtype=dtype)
+
+    def __call__(self, z: Float[Array, " d"], v: Float[Array, "m d"]) -> Float[Array, "m d"]:
+        """The prediction for one z′ and many v; the noise branch runs once."""
+        noise = jax.nn.relu(self.noise_branch(z))
+        return jax.vmap(
+            lambda row: self.body(jnp.concatenate([noise, jax.nn.relu(self.vector_branch(row))]))
+        )(v)
+
+
+class HelperState(NamedTuple):
+    """η and its Adam moments."""
+
+    network: HelperNetwork
+    moments: PyTree
+
+
+@spec
+class Helper:
+    """The paper's learned solver: one Adam step on ‖Jᵀh − v‖² (Eq. 10) for each step of the generator."""
+
+    width: int = 100
+    learning_rate: float = 1e-4
+
+    def __post_init__(self):
+        require_positive("width of the helper", self.width, "The paper uses 10 to 544.")
+        require_positive("learning_rate of the helper", self.learning_rate, "The paper uses 1e-4.")
+
+    def init(self, generator: AbstractGenerator, *, key: PRNGKeyArray) -> HelperState:
+        """A fresh network for this generator."""
+        floats = eqx.filter(generator, eqx.is_inexact_array)
+        dtype = jnp.result_type(*jax.tree.leaves(floats))
+        network = HelperNetwork(generator.dim, self.width, key=key, dtype=dtype)
+        return HelperState(network, self._adam().init(eqx.filter(network, eqx.is_inexact_array)))
+
+    def mean_product(
+        self, state: HelperState, generator: AbstractGenerator, gram: Gram
+    ) -> tuple[InverseProduct, HelperState]:
+        """Algorithm 1, lines 4–6: h_η(z′, ∇k), its loss by one vjp of f, one Adam step on η."""
+        v = gram.gradients()
+        params, static = eqx.partition(state.network, eqx.is_inexact_array)
+
+        def loss(params):
+            network = eqx.combine(params, static)
+            h = jax.vmap(network)(gram.x, v)
+            error = jax.vmap(lambda z, y: transposed_product(generator, z, y))(gram.x, h) - v
+            return (error**2).sum(-1).mean(), h
+
+        (value, h), gradient = jax.value_and_grad(loss, has_aux=True)(params)
+        update, moments = self._adam().update(gradient, state.moments, params)
+        network = eqx.apply_updates(state.network, update)
+        residual = value / (v**2).sum(-1).mean()
+        return InverseProduct(h.mean(0), residual), HelperState(network, moments)
+
+    def _adam(self) -> optax.GradientTransformation:
+        return optax.adam(self.learning_rate)
+
+
+Solver = Block | Dense | Iterative | Helper
+ExactSolver = Block | Dense | Iterative
+
+
+def as_solver(value: Solver | str) -> Solver:
+    """A solver from its shorthand."""
+    return resolve(
+        value,
+        {
+            "block": Block,
+            "dense": Dense,
+            "bicgstab": lambda: Iterative("bicgstab"),
+            "gmres": lambda: Iterative("gmres"),
+            "helper": Helper,
+        },
+        "solver",
+    )
+
+
+def _solve_each(operator: lx.AbstractLinearOperator, v: Float[Array, "m d"]) -> Float[Array, "m d"]:
+    """Factor once, solve for every row."""
+    solver = lx.AutoLinearSolver(well_posed=True)
+    state = solver.init(operator, {})
+    return jax.vmap(lambda row: solver.compute(state, row, {})[0])(v)

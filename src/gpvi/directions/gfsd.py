@@ -1,0 +1,30 @@
+"""Gradient flow with smoothed density (Liu et al. 2019)."""
+
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from gpvi.kernels import Kernel, as_kernel
+from gpvi.specs import spec
+
+
+@spec
+class GFSDDirection:
+    """φ(x_i) = s_i − ∇ log q̂(x_i), with q̂(x) = Σ_j k(x, x_j) the smoothed density.
+
+    The gradient is in the first argument alone; for a radial kernel ∇₁k(x_i, x_j) = −∇₁k(x_j, x_i).
+    """
+
+    kernel: Kernel | str = "rbf"
+
+    def init(self, dim: int, *, key: PRNGKeyArray, dtype) -> None:
+        """Nothing to learn."""
+
+    def __call__(
+        self,
+        state: PyTree,
+        x: Float[Array, "n d"],
+        score: Float[Array, "n d"],
+        *,
+        key: PRNGKeyArray,
+    ) -> tuple[Float[Array, "n d"], PyTree]:
+        gram = as_kernel(self.kernel)(x, x)
+        return score + gram.gradient_sum() / gram.value.sum(0)[:, None], state

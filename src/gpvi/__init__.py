@@ -1,0 +1,28 @@
+"""gpvi: neural samplers of a posterior that can be trusted."""
+
+from importlib.metadata import PackageNotFoundError as _NotFound
+from importlib.metadata import version as _version
+
+from gpvi import errors as errors
+from gpvi import generators as generators
+from gpvi import jacobian as solvers  # noqa: F401
+from gpvi import kernels as kernels
+from gpvi.fit import Event as Event
+from gpvi.fit import fit as fit
+from gpvi.methods import GFSD as GFSD
+from gpvi.methods import GFSF as GFSF
+from gpvi.methods import GPVI as GPVI
+from gpvi.methods import KSD as KSD
+from gpvi.methods import SVGD as SVGD
+from gpvi.methods import AmortizedGFSD as AmortizedGFSD
+from gpvi.methods import AmortizedGFSF as AmortizedGFSF
+from gpvi.methods import AmortizedKSD as AmortizedKSD
+from gpvi.methods import AmortizedSVGD as AmortizedSVGD
+from gpvi.posterior import Posterior as Posterior
+from gpvi.posterior import load as load
+from gpvi.target import Target as Target
+
+try:
+    __version__ = _version("gpvi")
+except _NotFound:
+    __version__ = "0+unknown"

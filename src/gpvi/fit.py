@@ -1,0 +1,403 @@
+"""The only training loop: it scans a method's `step` in chunks and knows nothing else of it.
+
+A chunk of steps is one compiled program with donated buffers; between chunks Python looks at the reported terms, moves
+the progress bar, calls the callbacks and decides whether to go on. Step t uses keys folded from t, so nothing
+random is carried along.
+"""
+
+import dataclasses
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+
+from gpvi.affine import Affine
+from gpvi.errors import DivergenceError, InputError
+from gpvi.methods import GPVI, Method
+from gpvi.methods.base import Learner, State
+from gpvi.minibatch import batch_indices
+from gpvi.posterior import Posterior, Training
+from gpvi.progress import Meter, as_meter
+from gpvi.specs import require_choice
+from gpvi.target import Density, Target, Whitened
+
+CHUNKS = 50
+LONGEST_CHUNK = 1_000
+RETRIES = 8
+WHITENED_DIMENSIONS = 1_000
+"""Up to this dimension `init="auto"` looks for a Gaussian to start from; its dense scale has d² entries."""
+
+
+class TrainingWarning(UserWarning):
+    """Training went on or stopped in a way the user should know of."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """What a callback sees after each chunk; raise `StopIteration` in it to stop training."""
+
+    step: int
+    steps: int
+    terms: dict[str, float]
+    """The reported terms of the last step."""
+    state: State
+
+
+Callback = Callable[[Event], None]
+
+
+def fit(
+    target: Target,
+    method: Method | None = None,
+    *,
+    key: PRNGKeyArray,
+    steps: int | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+    batch_size: int | None = None,
+    progress: bool | Meter = True,
+    callbacks: Sequence[Callback] = (),
+    init: Literal["auto", "pathfinder", "laplace"] | Posterior | None = "auto",
+) -> Posterior:
+    """Train `method` on `target`.
+
+    Parameters
+    ----------
+    target: the posterior.
+    method: `gpvi.GPVI()` by default.
+    key: a JAX random key; the same key gives the same posterior.
+    steps, optimizer: the method's own defaults, with a schedule that decays to zero.
+    batch_size: how many data a step sees, for targets in mini-batch form; all by default.
+    progress: a bar, silence, or a `gpvi.progress.Meter`.
+    callbacks: called after each chunk of steps with an `Event`.
+    init: where to start. "auto" finds a Gaussian that brings the posterior near the standard normal (d ≤ 1000),
+        "pathfinder" and "laplace" name the way, None keeps the coordinates as they are around `target.initial`,
+        and a `Posterior` is continued.
+
+    A step that is not finite sends the run back to its last good state with half the step size, at most
+    eight times. Ctrl-C ends the run after the current chunk and returns what there is.
+    """
+    method = _continued_method(init) if method is None and isinstance(init, Posterior) else method
+    method = GPVI() if method is None else method
+    steps = method.default_steps(target.dim) if steps is None else steps
+    _check_arguments(target, steps, batch_size, init)
+    optimizer = method.default_optimizer(steps) if optimizer is None else optimizer
+    start_key, init_key, run_key = jax.random.split(key, 3)
+    with target.precision():
+        target.check()
+        affine, start_report = _starting_coordinates(target, init, key=start_key)
+        density = Whitened(target, affine)
+        state = method.init(density, optimizer, key=init_key)
+        if isinstance(init, Posterior):
+            state = _continued_state(init, method, state, optimizer, density)
+        plan = Plan(method, optimizer, steps, batch_size)
+        state, training = _train(plan, density, state, as_meter(progress), callbacks, key=run_key)
+        training = dataclasses.replace(training, start=start_report)
+    return Posterior.from_training(method, target, affine, state, training)
+
+
+def fit_seeds(
+    targets: Sequence[Target],
+    method: Method,
+    *,
+    key: PRNGKeyArray,
+    steps: int | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+    batch_size: int | None = None,
+    progress: bool | Meter = True,
+    init: Literal["auto", "pathfinder", "laplace"] | None = "auto",
+) -> list[Posterior]:
+    """`fit` for several targets of one form (one for each seed), trained side by side in one compiled program.
+
+    The targets share their functions and the shapes of their data; each gets its own randomness. If a step of
+    one is not finite, all go back together.
+    """
+    first = targets[0]
+    steps = method.default_steps(first.dim) if steps is None else steps
+    optimizer = method.default_optimizer(steps) if optimizer is None else optimizer
+    start_key, init_key, run_key = jax.random.split(key, 3)
+    with first.precision():
+        densities, states, reports = [], [], []
+        for target, a, b in zip(
+            targets, _split(start_key, targets), _split(init_key, targets), strict=True
+        ):
+            _check_arguments(target, steps, batch_size, init)
+            target.check()
+            affine, report = _starting_coordinates(target, init, key=a)
+            densities.append(Whitened(target, affine))
+            states.append(method.init(densities[-1], optimizer, key=b))
+            reports.append(report)
+        plan = Plan(method, optimizer, steps, batch_size, lanes=len(targets))
+        stacked, training = _train(
+            plan, _stack(densities), _stack(states), as_meter(progress), (), key=run_key
+        )
+    posteriors = []
+    for lane, density in enumerate(densities):
+        arrays, static = eqx.partition(stacked, eqx.is_array)
+        state = eqx.combine(jax.tree.map(lambda a, lane=lane: a[lane], arrays), static)
+        history = {name: values[lane] for name, values in training.history.items()}
+        own = dataclasses.replace(training, history=history, start=reports[lane])
+        posteriors.append(
+            Posterior.from_training(method, density.target, density.affine, state, own)
+        )
+    return posteriors
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What to run: a method, its optimiser, for how long, on how many data at a time, in how many lanes at once."""
+
+    method: Method
+    optimizer: optax.GradientTransformation
+    steps: int
+    batch_size: int | None = None
+    lanes: int | None = None
+
+
+def _train(
+    plan: Plan,
+    target: Density,
+    state: State,
+    meter: Meter,
+    callbacks: Sequence[Callback],
+    *,
+    key: PRNGKeyArray,
+) -> tuple[State, Training]:
+    """Run the chunks; return the last good state and the record of what happened."""
+    method, steps = plan.method, plan.steps
+    length, masked = chunk_length(steps)
+    advance = compile_chunk(plan, target, state, length, masked)
+    arrays, static = eqx.partition(state, eqx.is_array)
+    record: list[dict[str, np.ndarray]] = []
+    notes: list[str] = []
+    done, retries, began = 0, 0, time.perf_counter()
+    meter.start(steps, type(method).__name__)
+    with _Interrupts() as interrupted:
+        try:
+            while done < steps:
+                good = jax.tree.map(jnp.copy, arrays)
+                arrays, terms = advance(
+                    arrays, target, jax.random.fold_in(key, retries), jnp.asarray(done)
+                )
+                taken = min(length, steps - done)
+                terms = {name: np.asarray(value)[..., :taken] for name, value in terms.items()}
+                failure = _first_failure(terms)
+                if failure is not None:
+                    retries += 1
+                    arrays = good
+                    where = f"step {done + failure[0]}: {failure[1]} is not finite"
+                    if retries > RETRIES:
+                        notes.append(
+                            f"stopped at {where}, after {RETRIES} halvings of the step size"
+                        )
+                        break
+                    state = eqx.combine(arrays, static)
+                    state = state._replace(
+                        learner=state.learner._replace(damping=state.learner.damping / 2)
+                    )
+                    arrays = eqx.filter(state, eqx.is_array)
+                    notes.append(f"{where}; went back to step {done} with half the step size")
+                    continue
+                done += taken
+                record.append(terms)
+                latest = {name: float(value[..., -1].mean()) for name, value in terms.items()}
+                meter.update(done, _message(method, terms))
+                event = Event(done, steps, latest, eqx.combine(arrays, static))
+                for callback in callbacks:
+                    callback(event)
+                if interrupted():
+                    notes.append(f"interrupted after step {done} of {steps}")
+                    break
+        except StopIteration:
+            notes.append(f"stopped by a callback after step {done} of {steps}")
+        finally:
+            meter.close()
+    for note in notes:
+        warnings.warn(note, TrainingWarning, stacklevel=3)
+    if done == 0 and notes and not interrupted():
+        raise DivergenceError(
+            f"no step was finite: {notes[-1]}. Check the log-density near the start (target.check()), "
+            "or pass initial=, a smaller learning rate, or another init."
+        )
+    history = {
+        name: np.concatenate([terms[name] for terms in record], -1) for name in (record or [{}])[0]
+    }
+    seconds = time.perf_counter() - began
+    return eqx.combine(arrays, static), Training(done, steps, seconds, history, tuple(notes))
+
+
+def compile_chunk(
+    plan: Plan, target: Density, state: State, length: int, masked: bool
+) -> Callable[..., tuple[PyTree, dict[str, Array]]]:
+    """A compiled program that takes (arrays of the state, target, key, first step) `length` steps further."""
+    static = eqx.filter(state, eqx.is_array, inverse=True)
+    frame = eqx.filter(target, eqx.is_array, inverse=True)
+
+    def advance(arrays: PyTree, data: PyTree, key: PRNGKeyArray, first: Int[Array, ""]):
+        target = eqx.combine(data, frame)
+        shuffle_key, noise_key = jax.random.split(key)
+
+        def one(arrays: PyTree, index: Int[Array, ""]) -> tuple[PyTree, dict[str, Array]]:
+            batch = None
+            if plan.batch_size is not None:
+                batch = target.batch(
+                    batch_indices(index, target.size, plan.batch_size, key=shuffle_key)
+                )
+            state = eqx.combine(arrays, static)
+            step_key = jax.random.fold_in(noise_key, index)
+            state, info = plan.method.step(target, plan.optimizer, state, batch, key=step_key)
+            moved = eqx.filter(state, eqx.is_array)
+            if masked:
+                moved = jax.tree.map(
+                    lambda new, old: jnp.where(index < plan.steps, new, old), moved, arrays
+                )
+            return moved, info
+
+        return jax.lax.scan(one, arrays, first + jnp.arange(length))
+
+    def advance_lanes(arrays: PyTree, data: PyTree, key: PRNGKeyArray, first: Int[Array, ""]):
+        if plan.lanes is None:
+            return advance(arrays, data, key, first)
+        return jax.vmap(advance, (0, 0, 0, None))(
+            arrays, data, jax.random.split(key, plan.lanes), first
+        )
+
+    compiled = jax.jit(advance_lanes, donate_argnums=0)
+    return lambda arrays, target, *rest: compiled(arrays, eqx.filter(target, eqx.is_array), *rest)
+
+
+def chunk_length(steps: int) -> tuple[int, bool]:
+    """How many steps one chunk takes, and whether the last chunk must mask some of them.
+
+    One program serves all chunks. A divisor of `steps` near steps / 50 needs no mask; where there is
+    none (a prime number of steps), the surplus steps of the last chunk are computed and dropped.
+    """
+    aim = max(1, min(LONGEST_CHUNK, steps // CHUNKS))
+    for length in range(aim, max(1, aim // 4) - 1, -1):
+        if steps % length == 0:
+            return length, False
+    return aim, True
+
+
+def _split(key: PRNGKeyArray, items: Sequence) -> PRNGKeyArray:
+    return jax.random.split(key, len(items))
+
+
+def _stack(trees: Sequence[PyTree]) -> PyTree:
+    """Trees of one structure as one tree with a leading axis; what is not an array is the first one's."""
+    arrays = [eqx.filter(tree, eqx.is_array) for tree in trees]
+    static = eqx.filter(trees[0], eqx.is_array, inverse=True)
+    leaves = zip(*(jax.tree.leaves(tree) for tree in arrays), strict=True)
+    stacked = jax.tree.unflatten(
+        jax.tree.structure(arrays[0]), [jnp.stack(each) for each in leaves]
+    )
+    return eqx.combine(stacked, static)
+
+
+def _starting_coordinates(
+    target: Target, init: str | Posterior | None, *, key: PRNGKeyArray
+) -> tuple[Affine, str]:
+    if isinstance(init, Posterior):
+        return init.affine, "continued from a posterior"
+    if init is None or (init == "auto" and target.dim > WHITENED_DIMENSIONS):
+        affine = Affine.identity(target.dim, target.dtype)
+        return Affine(
+            target.initial, affine.scale
+        ), "the target's own coordinates, around its initial point"
+    from gpvi import start
+
+    find = {"auto": start.automatic, "pathfinder": start.pathfinder, "laplace": start.laplace}[init]
+    gaussian = find(target.log_density, target.initial, key=key)
+    affine = Affine(
+        jnp.asarray(gaussian.location, target.dtype), jnp.asarray(gaussian.scale, target.dtype)
+    )
+    return affine, str(gaussian.report)
+
+
+def _continued_method(init: Posterior) -> Method:
+    return init.method
+
+
+def _continued_state(
+    init: Posterior,
+    method: Method,
+    fresh: State,
+    optimizer: optax.GradientTransformation,
+    target: Density,
+) -> State:
+    """The old model with fresh moments; what solver or critic learned is kept where it is at hand."""
+    if init.method != method:
+        raise InputError(
+            f"init is a posterior of {init.method}, but the method is {method}. Continue with the same method, "
+            "or leave method out."
+        )
+    if init.dim != target.dim:
+        raise InputError(
+            f"init is a posterior of dimension {init.dim}, but the target has dim={target.dim}."
+        )
+    learner = Learner.start(init.carrier(), optimizer, target.dtype)
+    return State(learner, fresh.auxiliary if init.auxiliary is None else init.auxiliary)
+
+
+def _check_arguments(target: Target, steps: int, batch_size: int | None, init: Any) -> None:
+    if not isinstance(target, Target):
+        raise InputError(
+            f"target is {target!r}; wrap the log-density: gpvi.Target(log_density, dim=d)."
+        )
+    if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
+        raise InputError(f"steps is {steps!r}; it must be a whole number ≥ 1.")
+    if batch_size is not None:
+        if target.size is None:
+            raise InputError(
+                f"batch_size is {batch_size}, but the target has no data: use the mini-batch form, "
+                "Target(log_likelihood=…, log_prior=…, data=…)."
+            )
+        if not isinstance(batch_size, int | np.integer) or not 1 <= batch_size <= target.size:
+            raise InputError(
+                f"batch_size is {batch_size!r}; it must be between 1 and the {target.size} data."
+            )
+    if not isinstance(init, Posterior) and init is not None:
+        require_choice(init, ("auto", "pathfinder", "laplace"), "init")
+
+
+def _first_failure(terms: dict[str, np.ndarray]) -> tuple[int, str] | None:
+    """The first step with a term that is not finite, and the first such term."""
+    bad = {name: np.argwhere(~np.isfinite(values))[:, -1] for name, values in terms.items()}
+    failed = {name: int(where.min()) for name, where in bad.items() if len(where)}
+    if not failed:
+        return None
+    name = min(failed, key=lambda name: failed[name])
+    return failed[name], name
+
+
+def _message(method: Method, terms: dict[str, np.ndarray]) -> str:
+    name = method.headline if method.headline in terms else "direction"
+    return f"{name} {terms[name].mean():.4g}"
+
+
+class _Interrupts:
+    """While open, the first Ctrl-C is noted instead of raised; the second is raised as usual."""
+
+    def __enter__(self) -> Callable[[], bool]:
+        self._seen = False
+        self._active = threading.current_thread() is threading.main_thread()
+        if self._active:
+            self._previous = signal.signal(signal.SIGINT, self._note)
+        return lambda: self._seen
+
+    def _note(self, number: int, frame: Any) -> None:
+        if self._seen:
+            raise KeyboardInterrupt
+        self._seen = True
+
+    def __exit__(self, *exception: object) -> None:
+        if self._active:
+            signal.signal(signal.SIGINT, self._previous)

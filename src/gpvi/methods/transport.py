@@ -1,0 +1,199 @@
+"""Particle methods: a direction × a carrier.
+
+SVGD, GFSD, GFSF and KSD move a set of particles along φ (Eq. 12); their amortised versions pull the same φ back
+through a generator (Eq. 14). One step serves all eight.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import PRNGKeyArray, PyTree
+
+from gpvi.carriers import Particles, Sampler
+from gpvi.directions import (
+    Direction,
+    GFSDDirection,
+    GFSFDirection,
+    KSDDirection,
+    SVGDDirection,
+)
+from gpvi.generators import Generator, Triangular
+from gpvi.kernels import Kernel, as_kernel
+from gpvi.methods.base import Info, Learner, State, decaying_adam, norm
+from gpvi.pullback import push
+from gpvi.specs import require_positive, spec
+from gpvi.target import Density, evaluate
+
+
+class Transport:
+    """Move what a carrier draws along a direction."""
+
+    particles: int
+    learning_rate: float
+    headline: ClassVar[str] = "direction"
+
+    def __post_init__(self):
+        require_positive("particles", self.particles, "100 is the paper's choice.")
+        self.direction()
+
+    @abstractmethod
+    def direction(self) -> Direction:
+        """φ."""
+
+    @abstractmethod
+    def carrier(self, target: Density, *, key: PRNGKeyArray) -> Particles | Sampler:
+        """What is moved."""
+
+    def default_steps(self, dim: int) -> int:
+        """Enough for the decaying schedule to settle."""
+        return 5_000
+
+    def default_optimizer(self, steps: int) -> optax.GradientTransformation:
+        """Adam, warmed up and decayed to zero."""
+        return decaying_adam(self.learning_rate, steps)
+
+    def init(
+        self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
+    ) -> State:
+        """The carrier where it starts, and a critic where the direction has one."""
+        carrier_key, direction_key = jax.random.split(key)
+        carrier = self.carrier(target, key=carrier_key)
+        auxiliary = self.direction().init(target.dim, key=direction_key, dtype=target.dtype)
+        return State(Learner.start(carrier, optimizer, target.dtype), auxiliary)
+
+    def step(
+        self,
+        target: Density,
+        optimizer: optax.GradientTransformation,
+        state: State,
+        batch: PyTree,
+        *,
+        key: PRNGKeyArray,
+    ) -> tuple[State, Info]:
+        """Draw, score, find φ, pull it back, update."""
+        carrier = state.learner.model
+        noise_key, direction_key = jax.random.split(key)
+        x, pull = push(carrier, carrier.noise(self.particles, key=noise_key))
+        at = evaluate(target, x, batch)
+        direction, auxiliary = self.direction()(state.auxiliary, x, at.score, key=direction_key)
+        share = 1.0 if isinstance(carrier, Particles) else 1 / len(x)
+        gradient = pull(share * direction)
+        info = {
+            "log_density": at.mean(at.log_density),
+            "direction": jnp.sqrt((direction**2).sum(1).mean()),
+            "gradient_norm": norm(gradient),
+            "rejected": at.rejected,
+        }
+        return State(state.learner.descend(optimizer, gradient), auxiliary), info
+
+
+@dataclass(frozen=True)
+class OnParticles(Transport):
+    """A fixed number of particles: no new draws, no density."""
+
+    particles: int = 100
+    learning_rate: float = 0.05
+
+    generative: ClassVar[bool] = False
+    density: ClassVar[bool] = False
+
+    def carrier(self, target: Density, *, key: PRNGKeyArray) -> Particles:
+        """Standard normal particles: the starting Gaussian, in the coordinates training uses."""
+        return Particles(jax.random.normal(key, (self.particles, target.dim), target.dtype))
+
+
+@dataclass(frozen=True)
+class Amortized(Transport):
+    """A generator: new draws at will, and the density where it is injective."""
+
+    generator: Generator = Triangular()
+    particles: int = 100
+    learning_rate: float = 3e-3
+
+    generative: ClassVar[bool] = True
+    density: ClassVar[bool] = True
+
+    def carrier(self, target: Density, *, key: PRNGKeyArray) -> Sampler:
+        """A fresh generator."""
+        return Sampler(self.generator.build(target.dim, key=key, dtype=target.dtype))
+
+
+@dataclass(frozen=True)
+class _SVGD:
+    kernel: Kernel | str = "rbf"
+
+    def direction(self) -> SVGDDirection:
+        """Eq. 13."""
+        return SVGDDirection(as_kernel(self.kernel))
+
+
+@dataclass(frozen=True)
+class _GFSD:
+    kernel: Kernel | str = "rbf"
+
+    def direction(self) -> GFSDDirection:
+        """Smoothed density."""
+        return GFSDDirection(as_kernel(self.kernel))
+
+
+@dataclass(frozen=True)
+class _GFSF:
+    kernel: Kernel | str = "rbf"
+    ridge: float = 1e-2
+
+    def direction(self) -> GFSFDirection:
+        """Smoothed test functions."""
+        return GFSFDirection(as_kernel(self.kernel), self.ridge)
+
+
+@dataclass(frozen=True)
+class _KSD:
+    critic: KSDDirection = KSDDirection()
+
+    def direction(self) -> KSDDirection:
+        """A learned critic."""
+        return self.critic
+
+
+@spec
+class SVGD(_SVGD, OnParticles):
+    """Stein variational gradient descent (Liu & Wang 2016)."""
+
+
+@spec
+class GFSD(_GFSD, OnParticles):
+    """Gradient flow with smoothed density (Liu et al. 2019)."""
+
+
+@spec
+class GFSF(_GFSF, OnParticles):
+    """Gradient flow with smoothed test functions (Liu et al. 2019)."""
+
+
+@spec
+class KSD(_KSD, OnParticles):
+    """The Fisher neural sampler's critic moving particles (Hu et al. 2018)."""
+
+
+@spec
+class AmortizedSVGD(_SVGD, Amortized):
+    """SVGD pulled back through a generator (Wang & Liu 2016; Eq. 14)."""
+
+
+@spec
+class AmortizedGFSD(_GFSD, Amortized):
+    """GFSD pulled back through a generator."""
+
+
+@spec
+class AmortizedGFSF(_GFSF, Amortized):
+    """GFSF pulled back through a generator."""
+
+
+@spec
+class AmortizedKSD(_KSD, Amortized):
+    """The Fisher neural sampler (Hu et al. 2018)."""

@@ -1,0 +1,331 @@
+"""What `fit` returns: draws, densities, a diagnosis, and a directory that holds it all."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from gpvi import specs, storage
+from gpvi.affine import Affine
+from gpvi.carriers import Particles, Sampler, standard_normal
+from gpvi.diagnostics import Diagnosis, conditioning, diagnose, fold_fraction
+from gpvi.errors import InputError, NotAvailableError, StorageError
+from gpvi.generators import AbstractGenerator, Preconditioned
+from gpvi.methods import Method
+from gpvi.methods.base import State, log_standard_normal
+from gpvi.target import Target
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """How the training went."""
+
+    steps: int
+    planned: int
+    seconds: float
+    history: dict[str, np.ndarray]
+    """Each reported term, one value for each step."""
+    notes: tuple[str, ...] = ()
+    start: str = ""
+
+
+class Posterior:
+    """A trained posterior; `gpvi.fit` and `gpvi.load` make it.
+
+    Attributes
+    ----------
+    method, dim, names: what was trained, on how many coordinates, called what.
+    affine: the coordinates x = location + L u in which the model was trained.
+    training: how it went.
+    target: the target, where it is at hand; a loaded posterior has none (see `with_target`).
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        model: AbstractGenerator | Particles,
+        affine: Affine,
+        names: tuple[str, ...],
+        training: Training,
+        target: Target | None = None,
+        auxiliary: PyTree = None,
+    ):
+        self.method = method
+        self.model = model
+        self.affine = affine
+        self.names = names
+        self.training = training
+        self.target = target
+        self.auxiliary = auxiliary
+        self.dim = affine.location.shape[0]
+        self.dtype = np.dtype(affine.location.dtype)
+
+    @classmethod
+    def from_training(
+        cls, method: Method, target: Target, affine: Affine, state: State, training: Training
+    ) -> "Posterior":
+        """The posterior that a finished state holds."""
+        model = state.learner.model
+        model = model.generator if isinstance(model, Sampler) else model
+        return cls(method, model, affine, target.names, training, target, state.auxiliary)
+
+    def __repr__(self) -> str:
+        done, planned = self.training.steps, self.training.planned
+        return f"<Posterior of {self.method} in {self.dim} dimensions, {done} of {planned} steps>"
+
+    @property
+    def generator(self) -> Preconditioned:
+        """f_θ from noise to the target's own coordinates."""
+        if isinstance(self.model, Particles):
+            raise NotAvailableError(
+                f"{self._name} holds a fixed set of {len(self.model.positions)} particles and no generator. "
+                "Use GPVI, or an amortised method such as AmortizedSVGD, for new draws."
+            )
+        return Preconditioned(self.model, self.affine)
+
+    @property
+    def particles(self) -> Float[Array, "n d"]:
+        """The particles of a particle method, in the target's own coordinates."""
+        if not isinstance(self.model, Particles):
+            raise NotAvailableError(
+                f"{self._name} holds a generator, not particles: use sample(n, key=…)."
+            )
+        with self._precision():
+            return jax.vmap(self.affine)(self.model.positions)
+
+    def carrier(self) -> Sampler | Particles:
+        """The model as a method's `step` holds it."""
+        from gpvi.methods.gpvi import GPVI
+
+        if isinstance(self.model, Particles) or isinstance(self.method, GPVI):
+            return self.model  # pyright: ignore[reportReturnType]
+        return Sampler(self.model)
+
+    def with_target(self, target: Target) -> "Posterior":
+        """The same posterior with the target it approximates, so that it can be diagnosed."""
+        if target.dim != self.dim:
+            raise InputError(f"the target has dim={target.dim}, the posterior {self.dim}.")
+        return Posterior(
+            self.method, self.model, self.affine, self.names, self.training, target, self.auxiliary
+        )
+
+    def sample(self, n: int, *, key: PRNGKeyArray) -> Float[Array, "n d"]:
+        """n draws: new ones from a generator; a random subset from a set of particles."""
+        self._check_count(n)
+        with self._precision():
+            if not isinstance(self.model, Particles):
+                return _draw(self.generator, n, key)
+            particles = self.particles
+            if n > len(particles):
+                raise NotAvailableError(
+                    f"{self._name} has {len(particles)} particles, so {n} draws are not available. Ask for at most "
+                    f"{len(particles)}, train with particles={n}, or use GPVI or AmortizedSVGD, which draw as many as "
+                    "you like."
+                )
+            return particles[jax.random.permutation(key, len(particles))[:n]]
+
+    def sample_and_log_prob(
+        self, n: int, *, key: PRNGKeyArray
+    ) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
+        """n new draws and log q of each (Eq. 1); the draws are those of `sample` with the same key."""
+        self._check_count(n)
+        self._require_density("sample_and_log_prob")
+        with self._precision():
+            x, log_q, _ = _draw_with_density(self.generator, n, key)
+            return x, log_q
+
+    def log_prob(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """log q at given points, where the generator inverts exactly."""
+        self._require_density("log_prob")
+        with self._precision():
+            x = jnp.asarray(x, self.dtype)
+            if x.ndim not in (1, 2) or x.shape[-1] != self.dim:
+                raise InputError(
+                    f"x has shape {x.shape}; pass (n, {self.dim}) points, or one of ({self.dim},)."
+                )
+            values = _log_prob(self.generator, jnp.atleast_2d(x))
+            return values if x.ndim == 2 else values[0]
+
+    def diagnose(self, *, key: PRNGKeyArray, draws: int = 4_000) -> Diagnosis:
+        """ELBO, importance ESS, k̂, fold fraction and conditioning, in words; prints as a table."""
+        self._check_count(draws)
+        target = self._require_target("diagnose")
+        self._require_density("diagnose")
+        with self._precision():
+            x, log_q, sign = _draw_with_density(self.generator, draws, key)
+            log_p = _log_densities(target, x)
+            few = standard_normal(self.generator, min(draws, 256), key=key)
+            return diagnose(
+                log_p=log_p,
+                log_q=log_q,
+                fold=float(fold_fraction(sign)),
+                condition=float(conditioning(self.generator.generator, few)),
+                injective=bool(self.generator.injective),
+                notes=self.training.notes,
+            )
+
+    def resample(
+        self, n: int, *, key: PRNGKeyArray, proposals: int | None = None
+    ) -> Float[Array, "n d"]:
+        """n draws by Pareto-smoothed importance resampling of `proposals` (10 n by default) new ones."""
+        self._check_count(n)
+        target = self._require_target("resample")
+        self._require_density("resample")
+        from gpvi.diagnostics import smoothed_log_weights
+
+        draw_key, choice_key = jax.random.split(key)
+        with self._precision():
+            x, log_q, _ = _draw_with_density(self.generator, proposals or 10 * n, draw_key)
+            log_weights, _ = smoothed_log_weights(_log_densities(target, x) - log_q)
+            return x[jax.random.categorical(choice_key, log_weights, shape=(n,))]
+
+    def save(self, directory: str) -> None:
+        """Write a directory of safetensors and JSON that `gpvi.load` reads without the target."""
+        arrays = {name: np.asarray(leaf) for name, leaf in _named_arrays(self.model, self.affine)}
+        history = {f"history/{name}": values for name, values in self.training.history.items()}
+        document = {
+            "method": specs.to_json(self.method),
+            "dim": self.dim,
+            "dtype": self.dtype.name,
+            "names": list(self.names),
+            "affine": "diagonal" if self.affine.scale.ndim == 1 else "dense",
+            "training": {
+                "steps": self.training.steps,
+                "planned": self.training.planned,
+                "seconds": self.training.seconds,
+                "notes": list(self.training.notes),
+                "start": self.training.start,
+                "history": list(self.training.history),
+            },
+        }
+        storage.write(directory, document, arrays | history)
+
+    def _check_count(self, n: int) -> None:
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+            raise InputError(f"the number of draws is {n!r}; it must be a whole number ≥ 1.")
+
+    def _require_density(self, what: str) -> None:
+        if isinstance(self.model, Particles):
+            raise NotAvailableError(
+                f"{what} needs the density of the draws, and {self._name} has none: its particles are a set of points. "
+                "GPVI, the amortised methods and flows have one."
+            )
+
+    def _require_target(self, what: str) -> Target:
+        if self.target is None:
+            raise NotAvailableError(
+                f"{what} needs the target, and a loaded posterior does not hold it: "
+                "posterior.with_target(target) first."
+            )
+        return self.target
+
+    @property
+    def _name(self) -> str:
+        return type(self.method).__name__
+
+    def _precision(self):
+        return jax.enable_x64(self.dtype == np.dtype("float64"))
+
+
+def load(directory: str) -> Posterior:
+    """Read a posterior that `save` wrote; nothing in the files is executed, and no target is needed."""
+    document: dict[str, Any]
+    document, arrays = storage.read(directory)
+    try:
+        method = specs.from_json(document["method"])
+        dim, dtype = document["dim"], np.dtype(document["dtype"])
+        training = document["training"]
+        history = {name: arrays[f"history/{name}"] for name in training["history"]}
+        names = tuple(document["names"])
+        with jax.enable_x64(dtype == np.dtype("float64")):
+            model, affine = _skeleton(method, dim, dtype, document["affine"], arrays)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StorageError(
+            f"{directory} does not hold a posterior this version of gpvi can read: {error!r}."
+        ) from error
+    record = Training(
+        training["steps"],
+        training["planned"],
+        training["seconds"],
+        history,
+        tuple(training["notes"]),
+        training["start"],
+    )
+    return Posterior(method, model, affine, names, record)
+
+
+class _Shape(eqx.Module):
+    """As much of a target as building a model needs."""
+
+    dim: int
+    dtype: np.dtype
+
+
+def _skeleton(
+    method: Method, dim: int, dtype: np.dtype, affine_kind: str, arrays: dict[str, np.ndarray]
+) -> tuple[AbstractGenerator | Particles, Affine]:
+    """Rebuild the model from its specification, then put the stored arrays in its leaves."""
+    import optax
+
+    optimizer = optax.sgd(0.0)
+    shape: Any = _Shape(dim, dtype)
+    state = method.init(shape, optimizer, key=jax.random.key(0))
+    model = state.learner.model
+    model = model.generator if isinstance(model, Sampler) else model
+    scale_shape = (dim,) if affine_kind == "diagonal" else (dim, dim)
+    affine = Affine(jnp.zeros(dim, dtype), jnp.zeros(scale_shape, dtype))
+    expected = dict(_named_arrays(model, affine))
+    for name, leaf in expected.items():
+        stored = arrays.get(name)
+        if stored is None or stored.shape != leaf.shape or stored.dtype != leaf.dtype:
+            found = "none" if stored is None else f"{stored.dtype}{list(stored.shape)}"
+            raise StorageError(
+                f"the saved array {name} does not fit {method}: expected {leaf.dtype}{list(leaf.shape)}, found {found}."
+            )
+    filled = {name: jnp.asarray(arrays[name]) for name in expected}
+    return tuple(  # pyright: ignore[reportReturnType]
+        jax.tree_util.tree_map_with_path(
+            lambda path, leaf, prefix=prefix: filled.get(prefix + jax.tree_util.keystr(path), leaf),
+            tree,
+        )
+        for prefix, tree in (("model", model), ("affine", affine))
+    )
+
+
+def _named_arrays(model: PyTree, affine: Affine) -> list[tuple[str, Any]]:
+    """Every array leaf with a name made of its path."""
+    return [
+        (prefix + jax.tree_util.keystr(path), leaf)
+        for prefix, tree in (("model", model), ("affine", affine))
+        for path, leaf in jax.tree.leaves_with_path(tree)
+        if eqx.is_array(leaf)
+    ]
+
+
+@eqx.filter_jit
+def _draw(generator: AbstractGenerator, n: int, key: PRNGKeyArray) -> Float[Array, "n d"]:
+    return jax.vmap(generator)(standard_normal(generator, n, key=key))
+
+
+@eqx.filter_jit
+def _draw_with_density(
+    generator: AbstractGenerator, n: int, key: PRNGKeyArray
+) -> tuple[Float[Array, "n d"], Float[Array, " n"], Float[Array, " n"]]:
+    z = standard_normal(generator, n, key=key)
+    x, sign, log_det = jax.vmap(generator.transform_and_log_det)(z)
+    return x, jax.vmap(log_standard_normal)(z) - log_det, sign
+
+
+@eqx.filter_jit
+def _log_prob(generator: AbstractGenerator, x: Float[Array, "n d"]) -> Float[Array, " n"]:
+    z = jax.vmap(generator.inverse)(x)
+    return jax.vmap(log_standard_normal)(z) - jax.vmap(generator.log_det)(z)[1]
+
+
+@eqx.filter_jit
+def _log_densities(target: Target, x: Float[Array, "n d"]) -> Float[Array, " n"]:
+    return jax.lax.map(target.log_density, x, batch_size=1_024)

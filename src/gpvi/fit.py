@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Int, Key, PRNGKeyArray, PyTree
 
 from gpvi.affine import Affine
 from gpvi.errors import DivergenceError, InputError
@@ -87,8 +87,8 @@ def fit(
     """
     method = _continued_method(init) if method is None and isinstance(init, Posterior) else method
     method = GPVI() if method is None else method
+    _check_arguments(target, method, steps, batch_size, init)
     steps = method.default_steps(target.dim) if steps is None else steps
-    _check_arguments(target, steps, batch_size, init)
     optimizer = method.default_optimizer(steps) if optimizer is None else optimizer
     start_key, init_key, run_key = jax.random.split(key, 3)
     with target.precision():
@@ -97,7 +97,7 @@ def fit(
         density = Whitened(target, affine)
         state = method.init(density, optimizer, key=init_key)
         if isinstance(init, Posterior):
-            state = _continued_state(init, method, state, optimizer, density)
+            state = _continued_state(init, state, optimizer, target)
         plan = Plan(method, optimizer, steps, batch_size)
         state, training = _train(plan, density, state, as_meter(progress), callbacks, key=run_key)
         training = dataclasses.replace(training, start=start_report)
@@ -120,6 +120,9 @@ def fit_seeds(
     The targets share their functions and the shapes of their data; each gets its own randomness. If a step of
     one is not finite, all go back together.
     """
+    for target in targets:
+        _check_arguments(target, method, steps, batch_size, init)
+    _check_one_form(targets)
     first = targets[0]
     steps = method.default_steps(first.dim) if steps is None else steps
     optimizer = method.default_optimizer(steps) if optimizer is None else optimizer
@@ -129,7 +132,6 @@ def fit_seeds(
         for target, a, b in zip(
             targets, _split(start_key, targets), _split(init_key, targets), strict=True
         ):
-            _check_arguments(target, steps, batch_size, init)
             target.check()
             affine, report = _starting_coordinates(target, init, key=a)
             densities.append(Whitened(target, affine))
@@ -171,11 +173,16 @@ def _train(
     *,
     key: PRNGKeyArray,
 ) -> tuple[State, Training]:
-    """Run the chunks; return the last good state and the record of what happened."""
+    """Run the chunks; return the last good state and the record of what happened.
+
+    A state is good if the step from it is finite. One reached at the end of a chunk is not known to be, so where the
+    first step of a chunk fails, the run goes back to the beginning of the chunk before.
+    """
     method, steps = plan.method, plan.steps
     length, masked = chunk_length(steps)
     advance = compile_chunk(plan, target, state, length, masked)
     arrays, static = eqx.partition(state, eqx.is_array)
+    before: PyTree = None
     record: list[dict[str, np.ndarray]] = []
     notes: list[str] = []
     done, retries, began = 0, 0, time.perf_counter()
@@ -183,17 +190,20 @@ def _train(
     with _Interrupts() as interrupted:
         try:
             while done < steps:
-                good = jax.tree.map(jnp.copy, arrays)
+                good, given = arrays, jax.tree.map(jnp.copy, arrays)
                 arrays, terms = advance(
-                    arrays, target, jax.random.fold_in(key, retries), jnp.asarray(done)
+                    given, target, jax.random.fold_in(key, retries), jnp.asarray(done)
                 )
                 taken = min(length, steps - done)
                 terms = {name: np.asarray(value)[..., :taken] for name, value in terms.items()}
-                failure = _first_failure(terms)
+                failure = _first_failure(terms, arrays)
                 if failure is not None:
                     retries += 1
                     arrays = good
                     where = f"step {done + failure[0]}: {failure[1]} is not finite"
+                    if failure[0] == 0 and failure[1] in terms and before is not None:
+                        arrays, before = before, None
+                        done -= record.pop()[failure[1]].shape[-1]
                     if retries > RETRIES:
                         notes.append(
                             f"stopped at {where}, after {RETRIES} halvings of the step size"
@@ -207,6 +217,7 @@ def _train(
                     notes.append(f"{where}; went back to step {done} with half the step size")
                     continue
                 done += taken
+                before = good
                 record.append(terms)
                 latest = {name: float(value[..., -1].mean()) for name, value in terms.items()}
                 meter.update(done, _message(method, terms))
@@ -287,7 +298,7 @@ def chunk_length(steps: int) -> tuple[int, bool]:
     return aim, True
 
 
-def _split(key: PRNGKeyArray, items: Sequence) -> PRNGKeyArray:
+def _split(key: PRNGKeyArray, items: Sequence) -> Key[Array, " n"]:
     return jax.random.split(key, len(items))
 
 
@@ -327,32 +338,23 @@ def _continued_method(init: Posterior) -> Method:
 
 
 def _continued_state(
-    init: Posterior,
-    method: Method,
-    fresh: State,
-    optimizer: optax.GradientTransformation,
-    target: Density,
+    init: Posterior, fresh: State, optimizer: optax.GradientTransformation, target: Target
 ) -> State:
     """The old model with fresh moments; what solver or critic learned is kept where it is at hand."""
-    if init.method != method:
-        raise InputError(
-            f"init is a posterior of {init.method}, but the method is {method}. Continue with the same method, "
-            "or leave method out."
-        )
-    if init.dim != target.dim:
-        raise InputError(
-            f"init is a posterior of dimension {init.dim}, but the target has dim={target.dim}."
-        )
     learner = Learner.start(init.carrier(), optimizer, target.dtype)
     return State(learner, fresh.auxiliary if init.auxiliary is None else init.auxiliary)
 
 
-def _check_arguments(target: Target, steps: int, batch_size: int | None, init: Any) -> None:
+def _check_arguments(
+    target: Target, method: Method, steps: int | None, batch_size: int | None, init: Any
+) -> None:
     if not isinstance(target, Target):
         raise InputError(
             f"target is {target!r}; wrap the log-density: gpvi.Target(log_density, dim=d)."
         )
-    if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
+    if isinstance(method, type) or not isinstance(method, Method):
+        raise InputError(f"method is {method!r}; pass a method with its options, such as gpvi.GPVI().")
+    if steps is not None and (not _is_whole(steps) or steps < 1):
         raise InputError(f"steps is {steps!r}; it must be a whole number ≥ 1.")
     if batch_size is not None:
         if target.size is None:
@@ -360,22 +362,71 @@ def _check_arguments(target: Target, steps: int, batch_size: int | None, init: A
                 f"batch_size is {batch_size}, but the target has no data: use the mini-batch form, "
                 "Target(log_likelihood=…, log_prior=…, data=…)."
             )
-        if not isinstance(batch_size, int | np.integer) or not 1 <= batch_size <= target.size:
+        if not _is_whole(batch_size) or not 1 <= batch_size <= target.size:
             raise InputError(
                 f"batch_size is {batch_size!r}; it must be between 1 and the {target.size} data."
             )
-    if not isinstance(init, Posterior) and init is not None:
+    if isinstance(init, Posterior):
+        _check_continuation(init, method, target)
+    elif init is not None:
         require_choice(init, ("auto", "pathfinder", "laplace"), "init")
 
 
-def _first_failure(terms: dict[str, np.ndarray]) -> tuple[int, str] | None:
-    """The first step with a term that is not finite, and the first such term."""
+def _check_continuation(init: Posterior, method: Method, target: Target) -> None:
+    if init.method != method:
+        raise InputError(
+            f"init is a posterior of {init.method}, but the method is {method}. Continue with the same method, "
+            "or leave method out."
+        )
+    if init.dim != target.dim:
+        raise InputError(
+            f"init is a posterior of dimension {init.dim}, but the target has dim={target.dim}. "
+            "Continue on a target of the same coordinates."
+        )
+    if init.dtype != target.dtype:
+        raise InputError(
+            f"init is a posterior in {init.dtype}, but the target has dtype {target.dtype}. "
+            f"Continue with Target(…, dtype={init.dtype.name!r})."
+        )
+
+
+def _check_one_form(targets: Sequence[Target]) -> None:
+    """One program serves all the targets, so that all but their arrays must be the first one's."""
+    if not targets:
+        raise InputError("targets is empty; pass one target for each seed.")
+
+    def form(target: Target) -> PyTree:
+        return jax.tree.map(
+            lambda leaf: (leaf.shape, leaf.dtype) if eqx.is_array(leaf) else leaf, target
+        )
+
+    for index, target in enumerate(targets):
+        if not eqx.tree_equal(form(target), form(targets[0])):
+            raise InputError(
+                f"targets[{index}] is not of the form of targets[0]: they may differ in the values of data and initial "
+                "alone. Define the functions once, and pass what differs as data."
+            )
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _first_failure(terms: dict[str, np.ndarray], arrays: PyTree) -> tuple[int, str] | None:
+    """The first step with a term that is not finite, and the first such term; the last where only the state is not."""
     bad = {name: np.argwhere(~np.isfinite(values))[:, -1] for name, values in terms.items()}
     failed = {name: int(where.min()) for name, where in bad.items() if len(where)}
     if not failed:
-        return None
+        last = next(iter(terms.values())).shape[-1] - 1
+        return None if _all_finite(arrays) else (last, "the state")
     name = min(failed, key=lambda name: failed[name])
     return failed[name], name
+
+
+@jax.jit
+def _all_finite(arrays: PyTree) -> Bool[Array, ""]:
+    floats = jax.tree.leaves(eqx.filter(arrays, eqx.is_inexact_array))
+    return jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in floats]))
 
 
 def _message(method: Method, terms: dict[str, np.ndarray]) -> str:

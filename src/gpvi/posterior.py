@@ -1,13 +1,14 @@
 """What `fit` returns: draws, densities, a diagnosis, and a directory that holds it all."""
 
 import dataclasses
+import os
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 
 from gpvi import specs, storage
 from gpvi.affine import Affine
@@ -138,7 +139,7 @@ class Posterior:
             x, log_q, _ = _draw_with_density(self.generator, n, key)
             return x, log_q
 
-    def log_prob(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
+    def log_prob(self, x: ArrayLike) -> Float[Array, "*n"]:
         """log q at given points, where the generator inverts exactly."""
         self._require_density("log_prob")
         with self._precision():
@@ -183,7 +184,7 @@ class Posterior:
             log_weights, _ = smoothed_log_weights(_log_densities(target, x) - log_q)
             return x[jax.random.categorical(choice_key, log_weights, shape=(n,))]
 
-    def save(self, directory: str) -> None:
+    def save(self, directory: str | os.PathLike[str]) -> None:
         """Write a directory of safetensors and JSON that `gpvi.load` reads without the target."""
         arrays = {name: np.asarray(leaf) for name, leaf in _named_arrays(self.model, self.affine)}
         history = {f"history/{name}": values for name, values in self.training.history.items()}
@@ -231,22 +232,30 @@ class Posterior:
         return jax.enable_x64(self.dtype == np.dtype("float64"))
 
 
-def load(directory: str) -> Posterior:
+def load(directory: str | os.PathLike[str]) -> Posterior:
     """Read a posterior that `save` wrote; nothing in the files is executed, and no target is needed."""
-    document: dict[str, Any]
     document, arrays = storage.read(directory)
     try:
-        method = specs.from_json(document["method"])
-        dim, dtype = document["dim"], np.dtype(document["dtype"])
-        training = document["training"]
-        history = {name: arrays[f"history/{name}"] for name in training["history"]}
-        names = tuple(document["names"])
-        with jax.enable_x64(dtype == np.dtype("float64")):
-            model, affine = _skeleton(method, dim, dtype, document["affine"], arrays)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return _from_document(document, arrays)
+    except StorageError:
+        raise
+    except Exception as error:  # whatever a foreign document makes of the constructors is its fault
         raise StorageError(
-            f"{directory} does not hold a posterior this version of gpvi can read: {error!r}."
+            f"{directory} does not hold a posterior that this version of gpvi can read: {error!r}. "
+            "It may come from another version, or have been edited."
         ) from error
+
+
+def _from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Posterior:
+    method, training = specs.from_json(document["method"]), document["training"]
+    dim, dtype = document["dim"], document["dtype"]
+    _expect(isinstance(method, Method), f"method is {method!r}")
+    _expect(type(dim) is int and dim >= 1, f"dim is {dim!r}")
+    _expect(dtype in ("float32", "float64"), f"dtype is {dtype!r}")
+    names = tuple(document["names"])
+    _expect(len(names) == dim and all(isinstance(name, str) for name in names), "names do not fit")
+    _expect(document["affine"] in ("diagonal", "dense"), f"affine is {document['affine']!r}")
+    history = {name: arrays[f"history/{name}"] for name in training["history"]}
     record = Training(
         training["steps"],
         training["planned"],
@@ -255,44 +264,49 @@ def load(directory: str) -> Posterior:
         tuple(training["notes"]),
         training["start"],
     )
+    _expect(type(record.steps) is int and type(record.planned) is int, "training.steps do not fit")
+    _expect(isinstance(record.seconds, int | float), "training.seconds does not fit")
+    _expect(all(isinstance(text, str) for text in (*record.notes, record.start)), "notes do not fit")
+    _expect(all(values.shape == (record.steps,) for values in history.values()), "history does not fit")
+    with jax.enable_x64(dtype == "float64"):
+        model, affine = _filled(method, dim, np.dtype(dtype), document["affine"], arrays)
     return Posterior(method, model, affine, names, record)
 
 
-class _Shape(eqx.Module):
-    """As much of a target as building a model needs."""
-
-    dim: int
-    dtype: np.dtype
+def _expect(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise StorageError(f"the saved document is not of a posterior: {otherwise[:200]}.")
 
 
-def _skeleton(
+def _filled(
     method: Method, dim: int, dtype: np.dtype, affine_kind: str, arrays: dict[str, np.ndarray]
 ) -> tuple[AbstractGenerator | Particles, Affine]:
-    """Rebuild the model from its specification, then put the stored arrays in its leaves."""
+    """The model of a specification with the stored arrays in its leaves, built once their shapes are seen to fit."""
     import optax
 
-    optimizer = optax.sgd(0.0)
-    shape: Any = _Shape(dim, dtype)
-    state = method.init(shape, optimizer, key=jax.random.key(0))
-    model = state.learner.model
-    model = model.generator if isinstance(model, Sampler) else model
-    scale_shape = (dim,) if affine_kind == "diagonal" else (dim, dim)
-    affine = Affine(jnp.zeros(dim, dtype), jnp.zeros(scale_shape, dtype))
-    expected = dict(_named_arrays(model, affine))
-    for name, leaf in expected.items():
+    shape = Target(jnp.sum, dim, dtype=dtype)  # building a model needs no more of a target than this
+
+    def build() -> tuple[AbstractGenerator | Particles, Affine]:
+        model = method.init(shape, optax.sgd(0.0), key=jax.random.key(0)).learner.model
+        model = model.generator if isinstance(model, Sampler) else model
+        scale = jnp.zeros((dim,) if affine_kind == "diagonal" else (dim, dim), dtype)
+        return model, Affine(jnp.zeros(dim, dtype), scale)
+
+    for name, leaf in _named_arrays(*eqx.filter_eval_shape(build)):
         stored = arrays.get(name)
         if stored is None or stored.shape != leaf.shape or stored.dtype != leaf.dtype:
             found = "none" if stored is None else f"{stored.dtype}{list(stored.shape)}"
             raise StorageError(
                 f"the saved array {name} does not fit {method}: expected {leaf.dtype}{list(leaf.shape)}, found {found}."
             )
-    filled = {name: jnp.asarray(arrays[name]) for name in expected}
+    built = build()
+    filled = {name: jnp.asarray(arrays[name]) for name, _ in _named_arrays(*built)}
     return tuple(  # pyright: ignore[reportReturnType]
         jax.tree_util.tree_map_with_path(
             lambda path, leaf, prefix=prefix: filled.get(prefix + jax.tree_util.keystr(path), leaf),
             tree,
         )
-        for prefix, tree in (("model", model), ("affine", affine))
+        for prefix, tree in zip(("model", "affine"), built, strict=True)
     )
 
 
@@ -302,7 +316,7 @@ def _named_arrays(model: PyTree, affine: Affine) -> list[tuple[str, Any]]:
         (prefix + jax.tree_util.keystr(path), leaf)
         for prefix, tree in (("model", model), ("affine", affine))
         for path, leaf in jax.tree.leaves_with_path(tree)
-        if eqx.is_array(leaf)
+        if eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
     ]
 
 

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, dataclass_transform
 
-from gpvi.errors import InputError, StorageError, UnknownOptionError
+from gpvi.errors import InputError, NotAvailableError, StorageError, UnknownOptionError
 
 Spec = TypeVar("Spec")
 _registry: dict[str, type] = {}
@@ -85,6 +85,6 @@ def from_json(value: Any) -> Any:
             )
         try:
             return _registry[name](**{key: from_json(item) for key, item in fields.items()})
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, AttributeError, NotAvailableError) as error:
             raise StorageError(f"the saved specification of {name} is invalid: {error}") from error
     return value

@@ -6,6 +6,7 @@ from gpvi.directions.gfsf import GFSFDirection as GFSFDirection
 from gpvi.directions.ksd import KSDDirection as KSDDirection
 from gpvi.directions.l2 import l2 as l2
 from gpvi.directions.l2 import model_score as model_score
+from gpvi.directions.points import Points as Points
 from gpvi.directions.svgd import SVGDDirection as SVGDDirection
 
 Direction = SVGDDirection | GFSDDirection | GFSFDirection | KSDDirection

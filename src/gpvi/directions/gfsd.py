@@ -2,6 +2,7 @@
 
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from gpvi.directions.points import Points
 from gpvi.kernels import Kernel, as_kernel
 from gpvi.specs import spec
 
@@ -25,6 +26,8 @@ class GFSDDirection:
         score: Float[Array, "n d"],
         *,
         key: PRNGKeyArray,
-    ) -> tuple[Float[Array, "n d"], PyTree]:
-        gram = as_kernel(self.kernel)(x, x)
-        return score + gram.gradient_sum() / gram.value.sum(0)[:, None], state
+        at: Points | None = None,
+    ) -> tuple[Float[Array, "m d"], PyTree]:
+        at = Points(x, score) if at is None else at
+        gram = as_kernel(self.kernel)(x, at.x)
+        return at.score + gram.gradient_sum() / gram.value.sum(0)[:, None], state

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from gpvi.directions.points import Points
 from gpvi.kernels import Kernel, as_kernel
 from gpvi.specs import require_positive, spec
 
@@ -13,6 +14,7 @@ class GFSFDirection:
     """Φ = S + (K + εI)^{-1} K′, K′_i = Σ_j ∇_{x_j} k(x_j, x_i), by Cholesky.
 
     (K + εI)^{-1}K′ estimates −∇ log q by Stein's identity; it is sensitive to the bandwidth and to the ridge ε.
+    The estimate lives on its own points: asked elsewhere, it is made there.
     """
 
     kernel: Kernel | str = "rbf"
@@ -31,7 +33,9 @@ class GFSFDirection:
         score: Float[Array, "n d"],
         *,
         key: PRNGKeyArray,
-    ) -> tuple[Float[Array, "n d"], PyTree]:
+        at: Points | None = None,
+    ) -> tuple[Float[Array, "m d"], PyTree]:
+        x, score = (x, score) if at is None else at
         gram = as_kernel(self.kernel)(x, x)
         factor = cho_factor(gram.value + self.ridge * jnp.eye(len(x), dtype=x.dtype), lower=True)
         return score + cho_solve(factor, gram.gradient_sum()), state

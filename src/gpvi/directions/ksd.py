@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from gpvi.directions.points import Points
 from gpvi.specs import require_positive, spec
 
 
@@ -51,7 +52,8 @@ class KSDDirection:
         score: Float[Array, "n d"],
         *,
         key: PRNGKeyArray,
-    ) -> tuple[Float[Array, "n d"], CriticState]:
+        at: Points | None = None,
+    ) -> tuple[Float[Array, "m d"], CriticState]:
         def improve(state: CriticState, key: PRNGKeyArray) -> tuple[CriticState, None]:
             params, static = eqx.partition(state.critic, eqx.is_inexact_array)
             probes = jax.random.rademacher(key, x.shape, x.dtype)
@@ -72,7 +74,7 @@ class KSDDirection:
             jax.random.split(key, self.critic_steps),
         )
         state = eqx.combine(arrays, static)
-        return jax.vmap(state.critic)(x), state
+        return jax.vmap(state.critic)(x if at is None else at.x), state
 
     def divergence(
         self, critic: eqx.nn.MLP, x: Float[Array, "n d"], probes: Float[Array, "n d"]

@@ -2,13 +2,19 @@
 
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from gpvi.directions.points import Points
 from gpvi.kernels import Kernel, as_kernel
 from gpvi.specs import spec
 
 
 @spec
 class SVGDDirection:
-    """φ(x_i) = (1/n) Σ_j [k(x_j, x_i) s_j + ∇_{x_j} k(x_j, x_i)]."""
+    """φ(y) = (1/n) Σ_j [k(x_j, y) s_j + ∇_{x_j} k(x_j, y)], at the particles y = x_i or at other points.
+
+    With h = med²/log n a particle weighs as much in its own sum as all the others together. A fixed set is defined
+    by that; a generator, whose Eq. 13 is an expectation over x′, wants x′ drawn apart from the points where φ is
+    pulled back.
+    """
 
     kernel: Kernel | str = "rbf"
 
@@ -22,6 +28,7 @@ class SVGDDirection:
         score: Float[Array, "n d"],
         *,
         key: PRNGKeyArray,
-    ) -> tuple[Float[Array, "n d"], PyTree]:
-        gram = as_kernel(self.kernel)(x, x)
+        at: Points | None = None,
+    ) -> tuple[Float[Array, "m d"], PyTree]:
+        gram = as_kernel(self.kernel)(x, x if at is None else at.x)
         return (gram.smooth(score) + gram.gradient_sum()) / len(x), state

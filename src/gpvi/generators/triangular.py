@@ -306,6 +306,11 @@ class Triangular:
         require_choice(self.scale_form, ("constant", "conditional"), "scale_form")
         self.flow()
 
+    @property
+    def flexible(self) -> bool:
+        """Whether T is more than affine."""
+        return isinstance(self.flow(), SplineFlow)
+
     def flow(self) -> AffineFlow | SplineFlow:
         """The specification of T."""
         head = resolve(self.head, {"affine": AffineFlow, "spline": SplineFlow}, "head")

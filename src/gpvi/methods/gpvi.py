@@ -5,13 +5,13 @@ from typing import ClassVar, Literal
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
 from gpvi.carriers import Sampler, standard_normal
 from gpvi.directions import functional, l2
 from gpvi.directions.functional import restricted
 from gpvi.errors import InputError, NotAvailableError
-from gpvi.generators import Generator, Triangular
+from gpvi.generators import AbstractGenerator, Generator, Triangular
 from gpvi.jacobian import Helper, Solver, as_solver
 from gpvi.kernels import Kernel, OnNoise
 from gpvi.methods.base import Info, Learner, State, decaying_adam, log_standard_normal, norm
@@ -34,6 +34,9 @@ class GPVI:
     particles: draws of noise in each step; by default 4096/d, kept between 256 and 1024. Fewer make the gradient
         so noisy that a separate mode may be lost early and for good.
     batches: for "functional": 2 (z and z′ drawn apart, the paper's) or 1 (z′ = z).
+    pathwise_share: for "functional": the share of steps that take the pathwise gradient instead. Pulled back through a
+        flexible T the functional gradient need not descend, and left alone it drifts until J is singular
+        (docs/functional-gradient.md); so by default a quarter for a spline head, and none for any other generator.
     learning_rate: of the default optimiser, before it decays.
     """
 
@@ -43,6 +46,7 @@ class GPVI:
     kernel: OnNoise | Kernel | str = "head"
     particles: int | None = None
     batches: int = 2
+    pathwise_share: float | None = None
     learning_rate: float = 2e-3
 
     generative: ClassVar[bool] = True
@@ -57,10 +61,15 @@ class GPVI:
             raise InputError(
                 f"batches is {self.batches!r}; it must be 1 (z′ = z) or 2 (drawn apart)."
             )
-        if self.gradient == "l2" and isinstance(as_solver(self.solver), Helper):
+        solver = as_solver(self.solver)
+        if self.gradient == "l2" and isinstance(solver, Helper):
             raise NotAvailableError(
                 "solver='helper' learns J^{-T}∇k for kernel gradients only, so gradient='l2' cannot use it. "
                 "Use solver='block' (exact and faster), 'dense', 'bicgstab' or 'gmres'."
+            )
+        if self.pathwise_share is not None and not 0 <= self.pathwise_share <= 1:
+            raise InputError(
+                f"pathwise_share is {self.pathwise_share!r}; it must be between 0 and 1."
             )
         self._noise_kernel()
 
@@ -92,7 +101,7 @@ class GPVI:
         key: PRNGKeyArray,
     ) -> tuple[State, Info]:
         """One step of the chosen gradient."""
-        gradient_of = {"pathwise": self._pathwise, "functional": self._functional, "l2": self._l2}
+        gradient_of = {"pathwise": self._pathwise, "functional": self._mixed, "l2": self._l2}
         gradient, auxiliary, info = gradient_of[self.gradient](target, state, batch, key)
         info["gradient_norm"] = norm(gradient)
         return State(state.learner.descend(optimizer, gradient), auxiliary), info
@@ -124,9 +133,34 @@ class GPVI:
             "log_density": at.mean(at.log_density),
             "direction": jnp.sqrt((found.direction**2).sum(1).mean()),
             "residual": found.residual,
+            "condition": _condition(generator, z_prime[:8]),
             "rejected": at.rejected,
         }
         return gradient, found.solver_state, info
+
+    def _mixed(self, target, state, batch, key):
+        """The functional gradient, with a share of pathwise steps."""
+        share = self._pathwise_share()
+        if share == 0:
+            return self._functional(target, state, batch, key)
+        coin_key, key = jax.random.split(key)
+
+        def pathwise():
+            gradient, auxiliary, info = self._pathwise(target, state, batch, key)
+            unmoved = {
+                name: jnp.zeros_like(info["elbo"])
+                for name in ("direction", "residual", "condition")
+            }
+            return (
+                gradient,
+                auxiliary,
+                {"log_density": info["log_density"], "rejected": info["rejected"], **unmoved},
+            )
+
+        def functional():
+            return self._functional(target, state, batch, key)
+
+        return jax.lax.cond(jax.random.bernoulli(coin_key, share), pathwise, functional)
 
     def _pathwise(self, target, state, batch, key):
         """The gradient of Eq. 3: one vjp takes the scores on x and the weight of log|det J|."""
@@ -161,7 +195,20 @@ class GPVI:
             "rejected": at.rejected,
         }
 
+    def _pathwise_share(self) -> float:
+        if self.pathwise_share is not None:
+            return self.pathwise_share
+        return 0.25 if isinstance(self.generator, Triangular) and self.generator.flexible else 0.0
+
     def _noise_kernel(self) -> OnNoise:
         if isinstance(self.kernel, Kernel):
             return OnNoise("head", self.kernel)
         return resolve(self.kernel, {"head": OnNoise, "full": lambda: OnNoise("full")}, "kernel")
+
+
+def _condition(generator: AbstractGenerator, z: Float[Array, "n d"]) -> Scalar:
+    """The largest condition number of A in the 1-norm over a few draws."""
+    blocks = jax.vmap(lambda point: generator.head_jacobian(generator.split(point)[0]).as_matrix())(
+        z
+    )
+    return jnp.linalg.cond(blocks, p=1).max()

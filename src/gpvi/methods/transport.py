@@ -19,8 +19,10 @@ from gpvi.directions import (
     GFSDDirection,
     GFSFDirection,
     KSDDirection,
+    Points,
     SVGDDirection,
 )
+from gpvi.errors import InputError
 from gpvi.generators import Generator, Triangular
 from gpvi.kernels import Kernel, as_kernel
 from gpvi.methods.base import Info, Learner, State, decaying_adam, norm
@@ -39,6 +41,11 @@ class Transport:
     def __post_init__(self):
         require_positive("particles", self.particles, "100 is the paper's choice.")
         self.direction()
+
+    @property
+    @abstractmethod
+    def draws_apart(self) -> bool:
+        """Whether the particles x′ of the expectation are drawn apart from those that φ moves."""
 
     @abstractmethod
     def direction(self) -> Direction:
@@ -76,10 +83,16 @@ class Transport:
     ) -> tuple[State, Info]:
         """Draw, score, find φ, pull it back, update."""
         carrier = state.learner.model
-        noise_key, direction_key = jax.random.split(key)
+        noise_key, prime_key, direction_key = jax.random.split(key, 3)
         x, pull = push(carrier, carrier.noise(self.particles, key=noise_key))
         at = evaluate(target, x, batch)
-        direction, auxiliary = self.direction()(state.auxiliary, x, at.score, key=direction_key)
+        x_prime, prime = x, at
+        if self.draws_apart:
+            x_prime = carrier.particles(carrier.noise(self.particles, key=prime_key))
+            prime = evaluate(target, x_prime, batch)
+        direction, auxiliary = self.direction()(
+            state.auxiliary, x_prime, prime.score, key=direction_key, at=Points(x, at.score)
+        )
         share = 1.0 if isinstance(carrier, Particles) else 1 / len(x)
         gradient = pull(share * direction)
         info = {
@@ -101,6 +114,11 @@ class OnParticles(Transport):
     generative: ClassVar[bool] = False
     density: ClassVar[bool] = False
 
+    @property
+    def draws_apart(self) -> bool:
+        """There is one set."""
+        return False
+
     def carrier(self, target: Density, *, key: PRNGKeyArray) -> Particles:
         """Standard normal particles: the starting Gaussian, in the coordinates training uses."""
         return Particles(jax.random.normal(key, (self.particles, target.dim), target.dtype))
@@ -108,14 +126,31 @@ class OnParticles(Transport):
 
 @dataclass(frozen=True)
 class Amortized(Transport):
-    """A generator: new draws at will, and the density where it is injective."""
+    """A generator: new draws at will, and the density where it is injective.
+
+    `batches`: 2 draws the particles x′ of the expectation apart from those where φ is pulled back; 1 uses one set
+    for both.
+    """
 
     generator: Generator = Triangular()
     particles: int = 100
+    batches: int = 2
     learning_rate: float = 3e-3
 
     generative: ClassVar[bool] = True
     density: ClassVar[bool] = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.batches not in (1, 2):
+            raise InputError(
+                f"batches is {self.batches!r}; it must be 1 (x′ = x) or 2 (drawn apart)."
+            )
+
+    @property
+    def draws_apart(self) -> bool:
+        """Whether x′ is a batch of its own."""
+        return self.batches == 2
 
     def carrier(self, target: Density, *, key: PRNGKeyArray) -> Sampler:
         """A fresh generator."""
@@ -191,7 +226,9 @@ class AmortizedGFSD(_GFSD, Amortized):
 
 @spec
 class AmortizedGFSF(_GFSF, Amortized):
-    """GFSF pulled back through a generator."""
+    """GFSF pulled back through a generator; its estimate lives on one set of particles."""
+
+    batches: int = 1
 
 
 @spec

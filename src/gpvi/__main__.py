@@ -1,0 +1,5 @@
+"""`python -m gpvi` is the command `gpvi`."""
+
+from gpvi.cli import main
+
+main()

@@ -1,0 +1,24 @@
+"""Experiments: one module to each table or figure of the paper."""
+
+from gpvi.errors import UnknownOptionError
+from gpvi.experiments.base import PRESETS as PRESETS
+from gpvi.experiments.base import Experiment as Experiment
+from gpvi.experiments.base import Metric as Metric
+from gpvi.experiments.base import Published as Published
+from gpvi.experiments.base import Recipe as Recipe
+from gpvi.experiments.base import matching as matching
+from gpvi.experiments.blr import BayesianLinearRegression
+from gpvi.experiments.drift import FunctionalDrift
+from gpvi.experiments.energy import EnergyPotentials
+
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment
+    for experiment in (BayesianLinearRegression(), EnergyPotentials(), FunctionalDrift())
+}
+
+
+def experiment(name: str) -> Experiment:
+    """The experiment of this name."""
+    if name not in EXPERIMENTS:
+        raise UnknownOptionError("experiment", name, EXPERIMENTS)
+    return EXPERIMENTS[name]

@@ -1,0 +1,248 @@
+"""What an experiment is: recipes by label and preset, metrics, the paper's figures, and a `run` that makes a record."""
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import optax
+
+from gpvi import records, specs
+from gpvi.errors import InputError, UnknownOptionError
+from gpvi.fit import TrainingWarning
+from gpvi.methods import Method
+from gpvi.posterior import Training
+from gpvi.progress import Meter, as_meter
+from gpvi.records import Record
+
+PRESETS: dict[str, str] = {
+    "paper": "the recipe as published, at its full length",
+    "best": "what this library recommends",
+    "demo": "best, shortened to minutes on two cores",
+    "smoke": "a few hundred steps: it runs, and proves nothing else",
+}
+
+
+class Metric(NamedTuple):
+    """One measured quantity."""
+
+    key: str
+    label: str
+    meaning: str
+    style: Literal["number", "share", "seconds"] = "number"
+    floor: str | None = None
+    """The key of the value that exact draws would have, where that is not zero."""
+    void_if: str | None = None
+    """The key of a metric that makes this one meaningless where it is above zero."""
+
+
+class Published(NamedTuple):
+    """A figure the paper prints."""
+
+    mean: float
+    sd: float
+
+
+class Table(NamedTuple):
+    """Metrics that are shown together."""
+
+    title: str
+    metrics: tuple[str, ...]
+    caption: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A method and how it is trained; None leaves the choice to `gpvi.fit`."""
+
+    method: Method
+    steps: int | None = None
+    schedule: Literal["constant", "decaying"] = "decaying"
+    """"constant" is Adam at the method's learning rate, "decaying" the method's own optimiser."""
+    batch_size: int | None = None
+    start: Literal["auto"] | None = "auto"
+
+    def optimizer(self) -> optax.GradientTransformation | None:
+        """The optimiser for `gpvi.fit`, None for the method's own."""
+        if self.schedule == "decaying":
+            return None
+        return optax.adam(getattr(self.method, "learning_rate"))  # noqa: B009
+
+    def to_json(self) -> dict[str, Any]:
+        """All that was chosen."""
+        return {
+            "method": specs.to_json(self.method),
+            "steps": self.steps,
+            "schedule": self.schedule,
+            "batch_size": self.batch_size,
+            "start": self.start,
+        }
+
+
+@runtime_checkable
+class Experiment(Protocol):
+    """The contract of every experiment; it joins the others by one line in `gpvi.experiments`."""
+
+    @property
+    def name(self) -> str:
+        """The word that names it on the command line."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """What is studied."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """The table or figure of the paper it repeats."""
+        ...
+
+    @property
+    def summary(self) -> str:
+        """The setting, and what differs from the paper's, in a few sentences."""
+        ...
+
+    @property
+    def cases(self) -> Mapping[str, str]:
+        """The problems and their titles; a row of a record is named "case/metric"."""
+        ...
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """What is measured."""
+        ...
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """How the metrics are shown."""
+        ...
+
+    @property
+    def headline(self) -> tuple[str, ...]:
+        """The metrics that are drawn."""
+        ...
+
+    @property
+    def published(self) -> Mapping[str, Mapping[str, Published]]:
+        """Label → row → the paper's figure."""
+        ...
+
+    def recipes(self, preset: str) -> Mapping[str, Recipe]:
+        """Label → recipe, in the order of the table."""
+        ...
+
+    def run(
+        self, label: str, preset: str, seeds: Sequence[int], progress: bool | Meter = True
+    ) -> Record:
+        """Train, measure, and return the record."""
+        ...
+
+
+class Measurements:
+    """Collects the values of one run and makes its record."""
+
+    def __init__(self, experiment: Experiment, label: str, preset: str, seeds: Sequence[int]):
+        if not seeds:
+            raise InputError("no seeds: give at least one.")
+        self.recipe = chosen(experiment, label, preset)
+        self.seeds = tuple(int(seed) for seed in seeds)
+        self.rows: dict[str, list[float]] = {}
+        self.arrays: dict[str, np.ndarray] = {}
+        self._histories: dict[str, list[np.ndarray]] = {}
+        self._notes: dict[str, None] = {}
+        self._names = (experiment.name, preset, label)
+        self._started, self._began = records.now(), time.perf_counter()
+
+    def add(self, values: Mapping[str, float], case: str = "") -> None:
+        """One seed's values."""
+        for name, value in values.items():
+            self.rows.setdefault(f"{case}/{name}".strip("/"), []).append(records.significant(value))
+
+    def follow(self, training: Training, case: str = "") -> None:
+        """One seed's training: its curves, and what happened. A run that was interrupted measures nothing."""
+        if training.steps < training.planned and any("interrupted" in n for n in training.notes):
+            raise KeyboardInterrupt
+        for name, values in training.history.items():
+            self._histories.setdefault(f"{case}/{name}".strip("/"), []).append(values)
+        self.note(*(f"{case}: {note}".removeprefix(": ") for note in training.notes))
+
+    def note(self, *notes: str) -> None:
+        """What a reader should know; said once."""
+        self._notes.update(dict.fromkeys(notes))
+
+    def record(self) -> Record:
+        """The finished record."""
+        name, preset, label = self._names
+        shared = {
+            term: [line[: min(map(len, lines))] for line in lines]
+            for term, lines in self._histories.items()
+            if len(lines) == len(self.seeds)
+        }
+        command = f"gpvi run {name} --method {records.slug(label)} --preset {preset} --seeds {len(self.seeds)}"
+        return Record(
+            experiment=name,
+            preset=preset,
+            method=label,
+            specification=self.recipe.to_json(),
+            seeds=self.seeds,
+            command=command,
+            started=self._started,
+            seconds=round(time.perf_counter() - self._began, 2),
+            environment=records.environment(),
+            rows={row: tuple(values) for row, values in self.rows.items()},
+            curves={term: records.thinned(lines) for term, lines in shared.items()},
+            arrays=self.arrays,
+            notes=tuple(self._notes),
+        )
+
+
+class Labelled:
+    """A meter that says what is being trained."""
+
+    def __init__(self, progress: bool | Meter, label: str):
+        self._meter = as_meter(progress)
+        self._label = label
+
+    def start(self, total: int, label: str) -> None:
+        """Open under this label."""
+        self._meter.start(total, self._label)
+
+    def update(self, done: int, message: str) -> None:
+        """Pass it on."""
+        self._meter.update(done, message)
+
+    def close(self) -> None:
+        """Pass it on."""
+        self._meter.close()
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Training says what happened in its notes, which the record keeps; no need to say it twice."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrainingWarning)
+        yield
+
+
+def chosen(experiment: Experiment, label: str, preset: str) -> Recipe:
+    """The recipe of this label under this preset."""
+    if preset not in PRESETS:
+        raise UnknownOptionError("preset", preset, PRESETS)
+    available = experiment.recipes(preset)
+    if label not in available:
+        raise UnknownOptionError(f"method of {experiment.name} under {preset!r}", label, available)
+    return available[label]
+
+
+def matching(experiment: Experiment, preset: str, name: str) -> list[str]:
+    """The labels a user means by `name`: the label itself, its slug, or the first words of its slug."""
+    if preset not in PRESETS:
+        raise UnknownOptionError("preset", preset, PRESETS)
+    wanted = records.slug(name)
+    labels = list(experiment.recipes(preset))
+    same = [label for label in labels if records.slug(label) == wanted]
+    return same or [label for label in labels if records.slug(label).startswith(f"{wanted}-")]

@@ -1,0 +1,361 @@
+"""Records: what a run measured and under which circumstances, one JSON file to a run.
+
+A record holds measurements, never conclusions: `rows` has one value for each seed, and means and
+deviations are derived where they are shown. It names no directory, host or user. A number that is
+not finite is written as null and read as NaN.
+"""
+
+import dataclasses
+import datetime
+import json
+import math
+import os
+import platform
+import re
+import secrets
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from gpvi.errors import StorageError
+
+FORMAT = "gpvi-record"
+FORMAT_VERSION = 1
+CURVE_POINTS = 200
+"""A training curve keeps at most this many points."""
+_LARGEST = 64 * 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Environment:
+    """Where a run took place."""
+
+    library: str
+    commit: str | None
+    """Of the checkout the library was run from; None for an installed one."""
+    python: str
+    jax: str
+    system: str
+    cpus: int
+    device: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A reported term along the training: `values[seed][i]` is its mean over the steps up to `steps[i]`."""
+
+    steps: tuple[int, ...]
+    values: tuple[tuple[float, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """One method on one experiment under one preset, for several seeds."""
+
+    experiment: str
+    preset: str
+    method: str
+    """The method's label in this experiment."""
+    specification: dict[str, Any]
+    """All that was chosen: the method (`gpvi.specs.to_json`), steps, schedule, batch size and start."""
+    seeds: tuple[int, ...]
+    command: str
+    started: str
+    """UTC, ISO 8601."""
+    seconds: float
+    """Wall time of the whole run: compiling, training and measuring."""
+    environment: Environment
+    rows: dict[str, tuple[float, ...]]
+    """Metric → one value for each seed."""
+    curves: dict[str, Curve] = dataclasses.field(default_factory=dict)
+    arrays: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    """What the figures need, rounded."""
+    notes: tuple[str, ...] = ()
+
+    def summary(self, row: str) -> "Summary | None":
+        """Mean, deviation and count of a row over its seeds."""
+        return Summary.of(self.rows[row]) if row in self.rows else None
+
+
+class Summary(NamedTuple):
+    """Mean, sample standard deviation (NaN for one seed) and count over the seeds with a finite value."""
+
+    mean: float
+    sd: float
+    n: int
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Summary | None":
+        """None where no value is finite."""
+        finite = np.array([value for value in values if math.isfinite(value)])
+        if not len(finite):
+            return None
+        sd = float(finite.std(ddof=1)) if len(finite) > 1 else math.nan
+        return cls(float(finite.mean()), sd, len(finite))
+
+
+def thinned(histories: Sequence[np.ndarray], points: int = CURVE_POINTS) -> Curve:
+    """A curve from one value for each step and seed: the means of at most `points` stretches of steps."""
+    values = np.stack(histories)
+    edges = np.unique(np.linspace(0, values.shape[1], min(points, values.shape[1]) + 1).astype(int))
+    means = np.add.reduceat(values, edges[:-1], axis=1) / np.diff(edges)
+    return Curve(
+        tuple(edges[1:].tolist()),
+        tuple(tuple(significant(v) for v in row) for row in means.tolist()),
+    )
+
+
+def significant(value: float, digits: int = 6) -> float:
+    """The value to so many significant digits."""
+    return float(f"{value:.{digits}g}")
+
+
+def now() -> str:
+    """The current time, as records write it."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def environment() -> Environment:
+    """The circumstances of this process."""
+    import jax
+
+    import gpvi
+
+    affinity = getattr(os, "sched_getaffinity", None)
+    return Environment(
+        library=gpvi.__version__,
+        commit=_commit(),
+        python=platform.python_version(),
+        jax=jax.__version__,
+        system=f"{platform.system()} {platform.machine()}",
+        cpus=len(affinity(0)) if affinity else (os.cpu_count() or 1),
+        device=jax.devices()[0].device_kind,
+    )
+
+
+def slug(label: str) -> str:
+    """A label as a file name or a word of the command line: "GPVI (functional, helper)" → gpvi-functional-helper."""
+    return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")
+
+
+def write(record: Record, directory: str | os.PathLike[str]) -> Path:
+    """Write the record to a new file in `directory`; it appears whole or not at all."""
+    folder = Path(directory)
+    content = json.dumps(_encoded(record), ensure_ascii=False, allow_nan=False, indent=1)
+    content = re.sub(r"\n\s+(?=-?\d|null|\])", " ", content)  # numbers of a list on one line
+    moment = re.sub(r"[^0-9T]", "", record.started.partition("+")[0])
+    path = folder / f"{record.experiment}.{record.preset}.{slug(record.method)}.{moment}.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        while path.exists():
+            path = path.with_name(f"{path.name.removesuffix('.json')}-{secrets.token_hex(2)}.json")
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            with temporary.open("x", encoding="utf-8") as file:
+                file.write(content + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+    except OSError as error:
+        raise StorageError(
+            f"the record cannot be written to {folder}: {error.strerror}. Choose another --out directory."
+        ) from error
+    return path
+
+
+def read(path: str | os.PathLike[str]) -> Record:
+    """Read a record and check all of it."""
+    file = Path(path)
+    try:
+        if file.stat().st_size > _LARGEST:
+            raise StorageError(f"{file} is larger than {_LARGEST >> 20} MiB: it is no record.")
+        document = json.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise StorageError(f"{file} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise StorageError(
+            f"{file} is not JSON, so it is damaged or no record: {error}. Remove it, or run it again."
+        ) from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise StorageError(f"{file} is not a record of gpvi: its format is not {FORMAT!r}.")
+    if document.get("format_version") != FORMAT_VERSION:
+        raise StorageError(
+            f"{file} has format version {document.get('format_version')!r}; this gpvi reads {FORMAT_VERSION}. "
+            "Upgrade gpvi, or run the experiment again."
+        )
+    try:
+        return _decoded(document)
+    except _InvalidError as error:
+        raise StorageError(f"{file} is damaged: {error}. Remove it, or run it again.") from error
+
+
+def find(paths: Iterable[str | os.PathLike[str]]) -> list[Record]:
+    """The records in these files and, at any depth, in these directories, oldest first."""
+    files: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            files += sorted(p for p in path.rglob("*.json") if not p.name.startswith("."))
+        elif path.exists():
+            files.append(path)
+        else:
+            raise StorageError(
+                f"{path} does not exist. Make records first: gpvi run blr --out {path}"
+            )
+    if not files:
+        raise StorageError(
+            f"no records in {', '.join(map(str, paths))}. Make some first: gpvi run blr --out DIR"
+        )
+    return sorted((read(file) for file in files), key=lambda record: record.started)
+
+
+def latest(records: Iterable[Record]) -> list[Record]:
+    """The newest record of each experiment, preset and method."""
+    newest = {
+        (r.experiment, r.preset, r.method): r for r in sorted(records, key=lambda r: r.started)
+    }
+    return list(newest.values())
+
+
+def _encoded(record: Record) -> dict[str, Any]:
+    fields = dataclasses.asdict(record)
+    fields["arrays"] = {
+        name: {"shape": list(array.shape), "values": array.ravel().tolist()}
+        for name, array in record.arrays.items()
+    }
+    return {"format": FORMAT, "format_version": FORMAT_VERSION} | _without_nan(fields)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    return value
+
+
+class _InvalidError(Exception):
+    """A part of a document is not what it must be."""
+
+
+def _decoded(document: dict[str, Any]) -> Record:
+    """The record, every part checked against the type it must have."""
+    seeds = tuple(_list(document, "seeds", int))
+    if not seeds:
+        _refuse("seeds", "it is empty")
+    place = _field(document, "environment", dict)
+    circumstances = Environment(
+        library=_field(place, "library", str),
+        commit=_field(place, "commit", (str, type(None))),
+        python=_field(place, "python", str),
+        jax=_field(place, "jax", str),
+        system=_field(place, "system", str),
+        cpus=_field(place, "cpus", int),
+        device=_field(place, "device", str),
+    )
+    rows = {
+        name: _numbers(values, f"rows[{name!r}]", len(seeds))
+        for name, values in _field(document, "rows", dict).items()
+    }
+    started = _field(document, "started", str)
+    try:
+        datetime.datetime.fromisoformat(started)
+    except ValueError:
+        _refuse("started", f"{started!r} is not a time")
+    return Record(
+        experiment=_field(document, "experiment", str),
+        preset=_field(document, "preset", str),
+        method=_field(document, "method", str),
+        specification=_field(document, "specification", dict),
+        seeds=seeds,
+        command=_field(document, "command", str),
+        started=started,
+        seconds=float(_field(document, "seconds", (int, float))),
+        environment=circumstances,
+        rows=rows,
+        curves={
+            name: _curve(curve, f"curves[{name!r}]", len(seeds))
+            for name, curve in _field(document, "curves", dict).items()
+        },
+        arrays={
+            name: _array(array, f"arrays[{name!r}]")
+            for name, array in _field(document, "arrays", dict).items()
+        },
+        notes=tuple(_list(document, "notes", str)),
+    )
+
+
+def _curve(value: Any, where: str, seeds: int) -> Curve:
+    if not isinstance(value, dict):
+        _refuse(where, "it is not an object")
+    steps = tuple(_list(value, "steps", int, where))
+    values = _list(value, "values", list, where)
+    if len(values) != seeds:
+        _refuse(where, f"it has {len(values)} lines for {seeds} seeds")
+    return Curve(steps, tuple(_numbers(line, where, len(steps)) for line in values))
+
+
+def _array(value: Any, where: str) -> np.ndarray:
+    if not isinstance(value, dict):
+        _refuse(where, "it is not an object")
+    shape = _list(value, "shape", int, where)
+    if any(length < 0 for length in shape):
+        _refuse(where, f"its shape is {shape}")
+    return np.array(_numbers(value.get("values"), where, math.prod(shape))).reshape(shape)
+
+
+def _numbers(value: Any, where: str, count: int) -> tuple[float, ...]:
+    if not isinstance(value, list) or len(value) != count:
+        found = f"{len(value)} values" if isinstance(value, list) else repr(value)
+        _refuse(where, f"it must hold {count} numbers and holds {found}")
+    if not all(
+        v is None or (isinstance(v, int | float) and not isinstance(v, bool)) for v in value
+    ):
+        _refuse(where, "a value is not a number")
+    return tuple(math.nan if v is None else float(v) for v in value)
+
+
+def _field(document: dict[str, Any], name: str, kind: Any) -> Any:
+    if name not in document:
+        _refuse(name, "it is missing")
+    value = document[name]
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        _refuse(name, f"{str(value)[:60]!r} has the wrong type")
+    return value
+
+
+def _list(document: dict[str, Any], name: str, kind: type, where: str = "") -> list[Any]:
+    values = _field(document, name, list)
+    if not all(isinstance(v, kind) and not isinstance(v, bool) for v in values):
+        _refuse(f"{where}.{name}".strip("."), f"an item is not of type {kind.__name__}")
+    return values
+
+
+def _refuse(where: str, reason: str) -> NoReturn:
+    raise _InvalidError(f"{where}: {reason}")
+
+
+def _commit() -> str | None:
+    """The commit of the checkout this file is tracked in, with "+changes" where the package was edited since."""
+    folder = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", *words], cwd=folder, capture_output=True, text=True, timeout=10, check=True
+        )
+        return done.stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)
+        commit = git("rev-parse", "--short=12", "HEAD")
+        return commit + ("+changes" if git("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None

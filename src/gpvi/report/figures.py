@@ -1,0 +1,235 @@
+"""Figures for the page.
+
+Charts are SVG whose text and axes take the colour of the text around them, panels are PNG drawn on nothing: both look
+right on a light page, on a dark one and on paper.
+"""
+
+import io
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK = "#010203"
+"""Stands for the colour of the text, and is replaced by it."""
+COLOURS = {"paper": "#e07b39", "best": "#3f7fe0", "demo": "#12a594", "smoke": "#8a8f98"}
+CYCLE = ("#3f7fe0", "#e07b39", "#12a594", "#b65fcf", "#d6455d", "#8a8f98", "#a3a021", "#5b6ee1")
+LINES = tuple(itertools.product(("-", (0, (4, 1.5)), (0, (1, 1))), CYCLE))
+"""Enough pairs of a dash pattern and a colour for 24 methods."""
+ACCENT = "#4c7ef3"
+_STYLE = {
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.6,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 3,
+    "ytick.major.size": 3,
+    "legend.frameon": False,
+    "savefig.transparent": True,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "gpvi",
+}
+
+
+class Mark(NamedTuple):
+    """Values of one preset (or the paper's figure: a mean and its deviation) on a line of a dot chart."""
+
+    preset: str
+    values: tuple[float, ...]
+    sd: float | None = None
+
+
+def density_panel(density: np.ndarray) -> bytes:
+    """A target as a PNG: the colour's opacity is the density."""
+    with _figure(2.3, 2.3) as (figure, axes):
+        _bare(figure, axes)
+        axes.imshow(
+            _tinted(density), origin="lower", extent=(-1, 1, -1, 1), interpolation="bilinear"
+        )
+        return _png(figure)
+
+
+def draws_panel(density: np.ndarray, draws: np.ndarray, half_width: float) -> bytes:
+    """Draws as a PNG, over two contours of the target."""
+    with _figure(2.3, 2.3) as (figure, axes):
+        _bare(figure, axes)
+        axis = np.linspace(-half_width, half_width, len(density))
+        axes.contour(axis, axis, density, (0.1, 0.6), colors="#8a8f98", linewidths=0.7, alpha=0.9)
+        axes.scatter(draws[:, 0], draws[:, 1], s=2.2, color=ACCENT, alpha=0.55, linewidths=0)
+        axes.set(xlim=(-half_width, half_width), ylim=(-half_width, half_width))
+        return _png(figure)
+
+
+def dot_chart(
+    lines: Mapping[str, Sequence[Mark]], label: str, floor: float | None, salt: str
+) -> str:
+    """One line to a method, one dot to a seed, a bar at the mean; diamonds are the paper's figures."""
+    from matplotlib.ticker import LogLocator
+
+    with _figure(5.2, 0.6 + 0.46 * len(lines), salt) as (figure, axes):
+        rng = np.random.default_rng(0)
+        for height, (name, marks) in enumerate(reversed(list(lines.items()))):
+            axes.text(
+                0.0,
+                height + 0.36,
+                name,
+                transform=axes.get_yaxis_transform(),
+                va="center",
+                fontsize=8.5,
+            )
+            axes.axhline(height, color=INK, alpha=0.12, linewidth=0.6, zorder=0)
+            for mark in marks:
+                _draw_mark(axes, mark, height, rng)
+        values = [v for marks in lines.values() for mark in marks for v in mark.values]
+        positive = min((v for v in values if v > 0), default=1.0)
+        if floor is not None:
+            axes.axvline(floor, color=INK, alpha=0.45, linewidth=0.8, linestyle=(0, (4, 3)))
+            axes.annotate(
+                "exact draws",
+                (floor, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(3, -1),
+                textcoords="offset points",
+                fontsize=7.5,
+                alpha=0.75,
+                va="top",
+            )
+        if max(values) > 8 * positive:
+            axes.set_xscale("log")
+            if max(values) < 300 * positive:
+                axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axes.xaxis.set_minor_formatter("")
+        axes.set(xlabel=label, ylim=(-0.5, len(lines) - 0.1), yticks=[])
+        axes.spines["left"].set_visible(False)
+        return _svg(figure)
+
+
+def curves_chart(
+    curves: Mapping[str, tuple[Sequence[int], np.ndarray]], label: str, salt: str
+) -> str:
+    """A term along the training, one colour to a method, the seeds' mean with their range shaded.
+
+    The height is chosen for the second half of the training; the way there may begin below the chart.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    with _figure(5.2, 2.5 + 0.17 * ((len(curves) + 1) // 2), salt) as (figure, axes):
+        tails = []
+        for (line, colour), (name, (steps, values)) in zip(LINES, curves.items(), strict=False):
+            axes.plot(
+                steps, values.mean(0), color=colour, linestyle=line, linewidth=1.4, label=name
+            )
+            if len(values) > 1:
+                axes.fill_between(
+                    steps, values.min(0), values.max(0), color=colour, alpha=0.18, linewidth=0
+                )
+            tails.append(values[:, len(steps) // 2 :])
+        lowest, highest = min(t.min() for t in tails), max(t.max() for t in tails)
+        span = (highest - lowest) or 1.0
+        axes.set(xlabel="step", ylabel=label, ylim=(lowest - 2 * span, highest + span / 2))
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
+        if len(curves) > 1:
+            axes.legend(
+                loc="lower left",
+                bbox_to_anchor=(0, 1.0),
+                ncols=2,
+                fontsize=7.5,
+                handlelength=1.6,
+                borderaxespad=0.2,
+            )
+        return _svg(figure)
+
+
+def _draw_mark(axes: "Axes", mark: Mark, height: int, rng: np.random.Generator) -> None:
+    if mark.preset == "published":
+        (value,) = mark.values
+        if mark.sd:
+            low = max(value - mark.sd, value / 10)
+            axes.plot([low, value + mark.sd], [height, height], color=INK, linewidth=0.9, alpha=0.6)
+        axes.plot(
+            value,
+            height,
+            marker="D",
+            markersize=5,
+            color=INK,
+            fillstyle="none",
+            markeredgewidth=1.0,
+        )
+        return
+    colour = COLOURS.get(mark.preset, CYCLE[-1])
+    jitter = rng.uniform(-0.11, 0.11, len(mark.values)) if len(mark.values) > 1 else [0.0]
+    axes.plot(
+        mark.values,
+        height + np.asarray(jitter),
+        ".",
+        color=colour,
+        markersize=5.5,
+        alpha=0.6,
+        markeredgewidth=0,
+    )
+    mean = float(np.mean(mark.values))
+    axes.plot([mean, mean], [height - 0.17, height + 0.17], color=colour, linewidth=2.0)
+
+
+def _tinted(density: np.ndarray) -> np.ndarray:
+    from matplotlib.colors import to_rgb
+
+    image = np.empty((*density.shape, 4))
+    image[..., :3] = to_rgb(ACCENT)
+    image[..., 3] = np.clip(density, 0, 1) ** 0.7
+    return image
+
+
+@contextmanager
+def _figure(width: float, height: float, salt: str = "gpvi") -> Iterator[tuple["Figure", "Axes"]]:
+    """A figure that no window system knows of; `salt` keeps the identifiers of several SVGs apart."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(_STYLE | {"svg.hashsalt": salt}):  # pyright: ignore[reportArgumentType]
+        figure = Figure(figsize=(width, height))
+        yield figure, figure.subplots()
+
+
+def _bare(figure: "Figure", axes: "Axes") -> None:
+    figure.subplots_adjust(0, 0, 1, 1)
+    axes.set_axis_off()
+
+
+def _png(figure: "Figure") -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=160, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _svg(figure: "Figure") -> str:
+    """The bare element, without prologue, metadata and namespaces: HTML needs none of them."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", bbox_inches="tight", pad_inches=0.05)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", text)
+    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
+    text = re.sub(r'<g id="[^"]*"', "<g", text)
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    return text.replace(INK, "currentColor")

@@ -1,0 +1,186 @@
+"""The command line answers in words, in JSON, and in exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import gpvi
+from gpvi import records
+from gpvi.cli import app
+from gpvi.experiments import EXPERIMENTS, blr
+from made_records import made
+
+
+def call(*words):
+    return CliRunner().invoke(app, list(map(str, words)))
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Experiments that answer at once with made-up numbers; gives the list of what was asked of them."""
+    asked = []
+    for name, experiment in EXPERIMENTS.items():
+
+        def run(label, preset, seeds, progress=True, name=name):
+            asked.append((name, label, preset, tuple(seeds)))
+            return made(name, label, preset, len(seeds))
+
+        monkeypatch.setattr(experiment, "run", run, raising=False)
+    return asked
+
+
+def test_version():
+    result = call("--version")
+    assert (result.exit_code, result.stdout) == (0, f"gpvi {gpvi.__version__}\n")
+
+
+@pytest.mark.parametrize("kind", [None, "methods", "experiments"])
+def test_list(kind):
+    result = call("list", *([kind] if kind else []))
+    assert result.exit_code == 0
+    assert ("AmortizedSVGD" in result.stdout) == (kind != "experiments")
+    assert ("gpvi-functional-exact-jacobian" in result.stdout) == (kind != "methods")
+
+
+def test_run_for_real(tmp_path, monkeypatch):
+    monkeypatch.setitem(blr.STEPS, "smoke", 20)
+    result = call(
+        "run", "blr", "--method", "svgd", "--preset", "smoke", "--seeds", 2, "--out", tmp_path
+    )
+    assert result.exit_code == 0, result.output
+    assert "Σ error" in result.stdout
+    (record,) = records.find([tmp_path])
+    assert (record.method, record.preset, record.seeds) == ("SVGD", "smoke", (0, 1))
+    assert record.command == "gpvi run blr --method svgd --preset smoke --seeds 2"
+
+
+def test_run_in_json_prints_nothing_else(quick, tmp_path):
+    result = call("run", "blr", "energy", "--method", "gpvi", "--json", "--out", tmp_path)
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert len(document) == len(quick) == 5
+    assert {(d["experiment"], d["method"]) for d in document} == {(q[0], q[1]) for q in quick}
+    assert document[0]["rows"]["covariance_error"] == [0.125, 0.25, 0.375]
+    assert all(Path(d["record"]).is_file() for d in document)
+    assert {q[2:] for q in quick} == {("best", (0, 1, 2))}
+
+
+def test_all_methods_by_default(quick, tmp_path):
+    assert call("run", "blr", "--preset", "paper", "--out", tmp_path).exit_code == 0
+    assert [q[1] for q in quick] == list(EXPERIMENTS["blr"].recipes("paper"))
+
+
+def test_run_then_report(quick, tmp_path):
+    assert call("run", "energy", "--out", tmp_path / "runs").exit_code == 0
+    result = call("report", tmp_path / "runs", "--out", tmp_path / "page")
+    assert result.exit_code == 0
+    page = Path(result.stdout.replace("\n", ""))
+    assert page == tmp_path / "page" / "index.html"
+    assert "Four energy potentials" in page.read_text("utf-8")
+
+
+def test_demo_ends_with_the_path_of_the_page(quick, tmp_path):
+    result = call("demo", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == str(tmp_path / "index.html")
+    assert (tmp_path / "index.html").is_file()
+    assert ("energy", "GPVI (default)", "demo", (0,)) in quick
+    assert "KL" in result.stdout
+    assert len(records.find([tmp_path / "runs"])) == len(quick)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("rum",), "'run'"),
+        (("run", "bltr"), "Did you mean 'blr'?"),
+        (("run", "blr", "--method", "svdg"), "Did you mean 'svgd'?"),
+        (("run", "energy", "--preset", "paper", "--method", "gpvi-defualt"), "for preset 'paper'"),
+        (("run", "blr", "--preset", "papr"), "Did you mean 'paper'?"),
+        (("run", "blr", "--seeds", "0"), "give 1 or more"),
+        (("run", "blr", "--seeds", "three"), "'--seeds'"),
+        (("run", "blr", "--sedes", "3"), "--seeds"),
+        (("run",), "EXPERIMENT"),
+        (("list", "method"), "Did you mean 'methods'?"),
+        (("report", "no/such/place"), "gpvi run"),
+    ],
+)
+def test_errors_are_one_line_and_two(words, said):
+    result = call(*words)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith("gpvi: ")
+    assert said in result.stderr
+
+
+def test_a_damaged_record_is_named(tmp_path):
+    (tmp_path / "bad.json").write_text("{")
+    result = call("report", tmp_path, "--out", tmp_path / "page")
+    assert result.exit_code == 2
+    assert "bad.json" in result.stderr
+    assert not (tmp_path / "page").exists()
+
+
+def test_an_output_that_is_a_file_is_refused(quick, tmp_path):
+    (tmp_path / "file").touch()
+    result = call("run", "energy", "--out", tmp_path / "file")
+    assert result.exit_code == 2
+    assert "--out" in result.stderr
+
+
+def test_a_bug_is_one_line_and_with_debug_a_trace(monkeypatch, tmp_path):
+    def broken(*_):
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(EXPERIMENTS["energy"], "run", broken, raising=False)
+    result = call("run", "energy", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert (
+        result.stderr
+        == "gpvi: unexpected ZeroDivisionError: oh. Run it again with --debug for the trace.\n"
+    )
+    result = call("run", "energy", "--debug", "--out", tmp_path)
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_interrupt_keeps_what_is_finished(quick, monkeypatch, tmp_path):
+    first = EXPERIMENTS["blr"].run
+
+    def run(label, *rest):
+        if label != "SVGD":
+            raise KeyboardInterrupt
+        return first(label, *rest)
+
+    monkeypatch.setattr(EXPERIMENTS["blr"], "run", run, raising=False)
+    result = call("run", "blr", "--out", tmp_path)
+    assert result.exit_code == 130
+    assert f"1 of 12 records kept in {tmp_path}" in result.stderr.replace("\n", "")
+    assert [r.method for r in records.find([tmp_path])] == ["SVGD"]
+
+
+def test_as_a_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "gpvi", "run", "blrr"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert (
+        done.stderr == "gpvi: unknown experiment 'blrr'. Did you mean 'blr'? Valid: blr, energy.\n"
+    )
+
+
+def test_importing_the_library_loads_no_screen_and_no_plots():
+    code = "import sys, gpvi; print([m for m in ('typer', 'rich', 'matplotlib', 'gpvi.cli') if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout == "[]\n"

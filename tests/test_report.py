@@ -1,0 +1,189 @@
+"""The page holds every number and picture of its records, asks for nothing from outside, and displays."""
+
+import base64
+import dataclasses
+import html.parser
+import re
+import shutil
+import struct
+import subprocess
+
+import pytest
+
+from gpvi import report
+from made_records import made
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+
+
+@pytest.fixture(scope="module")
+def records():
+    return [
+        made("blr", "SVGD", "paper", value=0.2),
+        made("blr", "SVGD", "best"),
+        made("blr", "GPVI (pathwise)", "best", value=0.01),
+        made("energy", "GPVI (default)", "best", seeds=1),
+        made("energy", "GPVI (functional, exact Jacobian)", "paper", fold=0.3),
+    ]
+
+
+@pytest.fixture(scope="module")
+def page(records):
+    return report.render(records)
+
+
+class Reader(html.parser.HTMLParser):
+    """Checks that elements nest, and collects the rows of tables, links and identifiers."""
+
+    VOID = ("meta", "link", "img", "br", "path", "use", "rect", "hr")
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.rows, self.attributes = [], [], []
+        self.feed(page)
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.attributes += attrs
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if {"td", "th"} & set(self.open):
+            self.rows[-1][-1] += data
+
+
+def rows_of(page):
+    return {row[0].strip(): [cell.strip() for cell in row[1:]] for row in Reader(page).rows}
+
+
+def test_paper_and_presets_stand_side_by_side(page):
+    """Seeds 0.125, 0.25, 0.375: mean 0.25, sd 0.125; 0.2, 0.4, 0.6: mean 0.4, sd 0.2."""
+    cells = rows_of(page)["SVGD"]
+    assert cells[:3] == ["0.006 ± 0.0024", "0.4 ± 0.2", "0.25 ± 0.12"]
+    assert cells[3] == "0.125 ± 0.03"
+
+
+def test_the_number_of_seeds_is_in_the_header_or_where_it_differs(records, page):
+    assert "n = 3" not in rows_of(page)["SVGD"][1]
+    mixed = report.render([*records, made("blr", "GFSF", "best", seeds=2)])
+    rows = rows_of(mixed)
+    assert rows["SVGD"][2] == "0.25 ± 0.12n = 3"
+    assert rows["GFSF"][2].endswith("n = 2")
+
+
+def test_methods_that_only_the_paper_has_are_shown_as_missing(page):
+    assert rows_of(page)["HMC"] == ["0.009 ± 0.0003", "—", "—", "0.181 ± 0.05", "—", "—"]
+
+
+def test_figures_of_a_folded_generator_are_struck_out(page):
+    for case in ("Twin moons", "Sin split"):
+        assert case in page
+    struck = re.findall(r"<s title=[^>]*>", page)
+    assert len(struck) == 2 * 4, "KL and ESS of four potentials"
+    assert 'class="badge best"' in page
+
+
+def test_pictures_are_embedded(page):
+    images = re.findall(r'src="data:image/png;base64,([^"]+)"', page)
+    assert len(images) == 4 * 3, "a target and two methods for each potential"
+    for image in images:
+        content = base64.b64decode(image, validate=True)
+        assert content.startswith(b"\x89PNG")
+        width, height = struct.unpack(">II", content[16:24])
+        assert width == height > 200
+    assert page.count("<svg") == page.count("</svg>") >= 4
+
+
+def test_nothing_is_asked_from_outside(page):
+    assert "http:" not in page
+    assert "https:" not in page
+    assert not re.search(r"<script|@import|<iframe|url\((?!#)", page)
+    for name, value in Reader(page).attributes:
+        if name in ("src", "href", "xlink:href", "srcset"):
+            assert value.startswith(("data:", "#")), value
+
+
+def test_references_meet_exactly_one_identifier(page):
+    attributes = Reader(page).attributes
+    names = [value for name, value in attributes if name == "id"]
+    assert len(names) == len(set(names))
+    wanted = {v[1:] for n, v in attributes if n in ("href", "xlink:href") and v.startswith("#")}
+    wanted |= set(re.findall(r"url\(#([^)]+)\)", page))
+    assert wanted <= set(names)
+
+
+def test_text_from_records_is_escaped(page):
+    assert "a &lt;note&gt; &amp; more" in page
+    assert "<note>" not in page
+
+
+def test_provenance_of_every_record(page, records):
+    for record in records:
+        assert record.command in page
+    assert page.count("commit 0123456789ab") == len(records)
+    assert "2 CPUs, device cpu" in page
+
+
+def test_charts_take_the_colour_of_the_text(page):
+    svg = page[page.index("<svg") : page.rindex("</svg>")]
+    assert "currentColor" in svg
+    assert "#010203" not in svg
+
+
+def test_older_records_are_left_out_and_said_so(records):
+    older = dataclasses.replace(records[1], started="2020-01-01T00:00:00+00:00", command="older")
+    page = report.render([*records, older])
+    assert "older</code>" not in page
+    assert "1 older record of the same runs left out" in page
+
+
+def test_a_record_of_an_unknown_experiment_does_not_stop_the_page(records):
+    page = report.render([*records, dataclasses.replace(records[0], experiment="<future>")])
+    assert "unknown experiments left out: &lt;future&gt;" in page
+
+
+def test_the_same_records_give_the_same_page(records, page):
+    assert report.render(records) == page
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+@pytest.mark.parametrize("width", [1200, 500])
+def test_the_page_displays_without_sideways_scrolling(records, tmp_path, width):
+    path = report.write(records, tmp_path)
+    probe = (
+        "<script>addEventListener('load', () => { const d = document.documentElement; "
+        "const broken = [...document.images].filter(i => !i.naturalWidth).length; "
+        "document.title = `${d.scrollWidth} ${d.clientWidth} ${broken} ${document.images.length}`; })</script>"
+    )
+    path.write_text(path.read_text("utf-8").replace("</body>", f"{probe}</body>"), "utf-8")
+    command = [
+        str(CHROMIUM),
+        *("--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900"),
+        *("--virtual-time-budget=4000", f"--user-data-dir={tmp_path / 'profile'}"),
+    ]
+    dumped = subprocess.run(
+        [*command, "--dump-dom", path.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
+    title = re.search(r"<title>(\d+) (\d+) (\d+) (\d+)</title>", dumped)
+    assert title, dumped[:500]
+    scroll, visible, broken, images = map(int, title.groups())
+    assert scroll <= visible
+    assert (broken, images) == (0, 12)

@@ -21,7 +21,10 @@ import optax
 from jaxtyping import Array, Bool, Int, Key, PRNGKeyArray, PyTree
 
 from gpvi.affine import Affine
+from gpvi.carriers import Sampler
+from gpvi.coverage import coverage
 from gpvi.errors import DivergenceError, InputError
+from gpvi.generators import AbstractGenerator
 from gpvi.methods import GPVI, Method
 from gpvi.methods.base import Learner, State
 from gpvi.minibatch import batch_indices
@@ -33,6 +36,7 @@ from gpvi.target import Density, Target, Whitened
 CHUNKS = 50
 LONGEST_CHUNK = 1_000
 RETRIES = 8
+RESTARTS = 2
 WHITENED_DIMENSIONS = 1_000
 """Up to this dimension `init="auto"` looks for a Gaussian to start from; its dense scale has d² entries."""
 
@@ -83,11 +87,13 @@ def fit(
         and a `Posterior` is continued.
 
     A step that is not finite sends the run back to its last good state with half the step size, at most
-    eight times. Ctrl-C ends the run after the current chunk and returns what there is.
+    eight times. Ctrl-C ends the run after the current chunk and returns what there is. Where `steps` is left to the
+    library, a generator that misses a part of the posterior (see `gpvi.coverage`) is trained anew, at most twice.
     """
     method = _continued_method(init) if method is None and isinstance(init, Posterior) else method
     method = GPVI() if method is None else method
     _check_arguments(target, method, steps, batch_size, init)
+    whole = steps is None and init is not None and not isinstance(init, Posterior)
     steps = method.default_steps(target.dim) if steps is None else steps
     optimizer = method.default_optimizer(steps) if optimizer is None else optimizer
     start_key, init_key, run_key = jax.random.split(key, 3)
@@ -95,13 +101,46 @@ def fit(
         target.check()
         affine, start_report = _starting_coordinates(target, init, key=start_key)
         density = Whitened(target, affine)
-        state = method.init(density, optimizer, key=init_key)
-        if isinstance(init, Posterior):
-            state = _continued_state(init, state, optimizer, target)
         plan = Plan(method, optimizer, steps, batch_size)
-        state, training = _train(plan, density, state, as_meter(progress), callbacks, key=run_key)
+
+        def attempt(number: int) -> tuple[State, Training]:
+            state = method.init(density, optimizer, key=jax.random.fold_in(init_key, number))
+            if isinstance(init, Posterior):
+                state = _continued_state(init, state, optimizer, target)
+            own_key = jax.random.fold_in(run_key, number)
+            return _train(plan, density, state, as_meter(progress), callbacks, key=own_key)
+
+        state, training = _covering(attempt, density, key=run_key) if whole else attempt(0)
         training = dataclasses.replace(training, start=start_report)
     return Posterior.from_training(method, target, affine, state, training)
+
+
+def _covering(
+    attempt: Callable[[int], tuple[State, Training]], density: Whitened, *, key: PRNGKeyArray
+) -> tuple[State, Training]:
+    """Train until nothing is seen to be missed; keep the best attempt, and report all."""
+    state, training = attempt(0)
+    kept, best, notes = (state, training), -np.inf, []
+    for number in range(1 + RESTARTS):
+        state, training = attempt(number) if number else kept
+        model = state.learner.model
+        model = model.generator if isinstance(model, Sampler) else model
+        finished = training.steps == training.planned and isinstance(model, AbstractGenerator)
+        seen = coverage(density, model, key=key) if finished else None
+        if seen is None:
+            break
+        if seen.elbo > best:
+            kept, best = (state, training), seen.elbo
+        if not seen.misses:
+            break
+        notes.append(
+            f"attempt {number + 1}: the ELBO is {seen.gap:.2f} below an importance-sampled log evidence "
+            f"(± {seen.se:.2f}), so the draws miss a part of the posterior or fit it badly"
+        )
+    state, training = kept
+    if len(notes) > RESTARTS:
+        warnings.warn(notes[-1], TrainingWarning, stacklevel=3)
+    return state, dataclasses.replace(training, notes=(*training.notes, *notes))
 
 
 def fit_seeds(
@@ -209,19 +248,14 @@ def _train(
                             f"stopped at {where}, after {RETRIES} halvings of the step size"
                         )
                         break
-                    state = eqx.combine(arrays, static)
-                    state = state._replace(
-                        learner=state.learner._replace(damping=state.learner.damping / 2)
-                    )
-                    arrays = eqx.filter(state, eqx.is_array)
+                    arrays = _with_half_the_step_size(arrays)
                     notes.append(f"{where}; went back to step {done} with half the step size")
                     continue
                 done += taken
                 before = good
                 record.append(terms)
-                latest = {name: float(value[..., -1].mean()) for name, value in terms.items()}
                 meter.update(done, _message(method, terms))
-                event = Event(done, steps, latest, eqx.combine(arrays, static))
+                event = Event(done, steps, _latest(terms), eqx.combine(arrays, static))
                 for callback in callbacks:
                     callback(event)
                 if interrupted():
@@ -241,8 +275,8 @@ def _train(
     history = {
         name: np.concatenate([terms[name] for terms in record], -1) for name in (record or [{}])[0]
     }
-    seconds = time.perf_counter() - began
-    return eqx.combine(arrays, static), Training(done, steps, seconds, history, tuple(notes))
+    training = Training(done, steps, time.perf_counter() - began, history, tuple(notes))
+    return eqx.combine(arrays, static), training
 
 
 def compile_chunk(
@@ -353,7 +387,9 @@ def _check_arguments(
             f"target is {target!r}; wrap the log-density: gpvi.Target(log_density, dim=d)."
         )
     if isinstance(method, type) or not isinstance(method, Method):
-        raise InputError(f"method is {method!r}; pass a method with its options, such as gpvi.GPVI().")
+        raise InputError(
+            f"method is {method!r}; pass a method with its options, such as gpvi.GPVI()."
+        )
     if steps is not None and (not _is_whole(steps) or steps < 1):
         raise InputError(f"steps is {steps!r}; it must be a whole number ≥ 1.")
     if batch_size is not None:
@@ -423,10 +459,18 @@ def _first_failure(terms: dict[str, np.ndarray], arrays: PyTree) -> tuple[int, s
     return failed[name], name
 
 
+def _with_half_the_step_size(state: State) -> State:
+    return state._replace(learner=state.learner._replace(damping=state.learner.damping / 2))
+
+
 @jax.jit
 def _all_finite(arrays: PyTree) -> Bool[Array, ""]:
     floats = jax.tree.leaves(eqx.filter(arrays, eqx.is_inexact_array))
     return jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in floats]))
+
+
+def _latest(terms: dict[str, np.ndarray]) -> dict[str, float]:
+    return {name: float(value[..., -1].mean()) for name, value in terms.items()}
 
 
 def _message(method: Method, terms: dict[str, np.ndarray]) -> str:

@@ -133,8 +133,9 @@ def bicgstab(
 ) -> Float[Array, " d"]:
     """The y with product(y) = v, by stabilised biconjugate gradients (van der Vorst 1992) from y = 0.
 
-    Near J = I, where training starts, the residual is exactly zero after half a step, or soon after; Lineax 0.1 then divides
-    0 by 0. Here the loop ends on the residual alone, and a step with denominator zero has length zero.
+    Near J = I, where training starts, the residual is exactly zero after half a step or soon after, and Lineax 0.1 then
+    divides 0 by 0. Here the loop ends on the residual alone, and a step with denominator zero has length zero.
+    Where the iterations break down (v·product(v) = 0, as for a quarter turn), y = 0 is closer than what they leave.
     """
 
     def ratio(a: Scalar, b: Scalar) -> Scalar:
@@ -155,7 +156,8 @@ def bicgstab(
         beta = ratio(v @ r_new, v @ r) * ratio(alpha, omega)
         return y + alpha * p + omega * s, r_new, r_new + beta * (p - omega * image), step + 1
 
-    return jax.lax.while_loop(unsolved, iterate, (jnp.zeros_like(v), v, v, 0))[0]
+    y, r, _, _ = jax.lax.while_loop(unsolved, iterate, (jnp.zeros_like(v), v, v, 0))
+    return jnp.where(r @ r <= v @ v, y, 0.0)
 
 
 class HelperNetwork(eqx.Module):

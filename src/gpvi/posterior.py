@@ -98,12 +98,12 @@ class Posterior:
         with self._precision():
             return jax.vmap(self.affine)(self.model.positions)
 
-    def carrier(self) -> Sampler | Particles:
+    def carrier(self) -> AbstractGenerator | Sampler | Particles:
         """The model as a method's `step` holds it."""
         from gpvi.methods.gpvi import GPVI
 
         if isinstance(self.model, Particles) or isinstance(self.method, GPVI):
-            return self.model  # pyright: ignore[reportReturnType]
+            return self.model
         return Sampler(self.model)
 
     def with_target(self, target: Target) -> "Posterior":
@@ -266,8 +266,12 @@ def _from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> P
     )
     _expect(type(record.steps) is int and type(record.planned) is int, "training.steps do not fit")
     _expect(isinstance(record.seconds, int | float), "training.seconds does not fit")
-    _expect(all(isinstance(text, str) for text in (*record.notes, record.start)), "notes do not fit")
-    _expect(all(values.shape == (record.steps,) for values in history.values()), "history does not fit")
+    _expect(
+        all(isinstance(text, str) for text in (*record.notes, record.start)), "notes do not fit"
+    )
+    _expect(
+        all(values.shape == (record.steps,) for values in history.values()), "history does not fit"
+    )
     with jax.enable_x64(dtype == "float64"):
         model, affine = _filled(method, dim, np.dtype(dtype), document["affine"], arrays)
     return Posterior(method, model, affine, names, record)
@@ -284,7 +288,9 @@ def _filled(
     """The model of a specification with the stored arrays in its leaves, built once their shapes are seen to fit."""
     import optax
 
-    shape = Target(jnp.sum, dim, dtype=dtype)  # building a model needs no more of a target than this
+    shape = Target(
+        jnp.sum, dim, dtype=dtype
+    )  # building a model needs no more of a target than this
 
     def build() -> tuple[AbstractGenerator | Particles, Affine]:
         model = method.init(shape, optax.sgd(0.0), key=jax.random.key(0)).learner.model

@@ -55,6 +55,12 @@ def require_positive(name: str, value: int | float, remedy: str) -> None:
         raise InputError(f"{name} is {value!r}; it must be > 0. {remedy}")
 
 
+def require_count(name: str, value: Any, remedy: str) -> None:
+    """Refuse what is not a whole number ≥ 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} is {value!r}; it must be a whole number ≥ 1. {remedy}")
+
+
 def to_json(value: Any) -> Any:
     """Encode a specification (and what it nests) as JSON values tagged with class names."""
     if value is None or isinstance(value, bool | int | float | str):

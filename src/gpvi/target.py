@@ -148,6 +148,13 @@ class Target(eqx.Module):
         prior = 0.0 if self._log_prior is None else self._log_prior(x)
         return (total + prior) / self.temperature
 
+    def _returned(self, x):
+        """What the given functions return at x, before it is scaled."""
+        if self._log_likelihood is None:
+            return self._log_density(x)  # pyright: ignore[reportOptionalCall]
+        total = jnp.sum(self._log_likelihood(x, self.data))
+        return total if self._log_prior is None else total + self._log_prior(x)
+
     def score(self, x: Float[Array, " d"], batch: PyTree = None) -> Float[Array, " d"]:
         """∇ log p(x)."""
         return jax.grad(self.log_density)(x, batch)
@@ -156,7 +163,7 @@ class Target(eqx.Module):
         """Refuse a log-density that cannot be used, before anything long is compiled."""
         shape = jax.ShapeDtypeStruct((self.dim,), self.dtype)
         try:
-            out = jax.eval_shape(self.log_density, shape)
+            out = jax.eval_shape(self._returned, shape)
         except (TypeError, ValueError, IndexError) as error:
             raise InputError(
                 f"the log-density fails on a vector of shape ({self.dim},): {error}. "

@@ -101,7 +101,5 @@ def norm(tree: PyTree) -> Scalar:
 def decaying_adam(learning_rate: float, steps: int) -> optax.GradientTransformation:
     """Adam with a short warm-up and cosine decay to zero."""
     warm_up = max(1, steps // 50)
-    schedule = optax.warmup_cosine_decay_schedule(
-        0.0, learning_rate, warm_up, max(steps, warm_up + 1)
-    )
-    return optax.adam(schedule)
+    length = max(steps, warm_up + 1)
+    return optax.adam(optax.warmup_cosine_decay_schedule(0.0, learning_rate, warm_up, length))

@@ -16,7 +16,7 @@ from gpvi.jacobian import Helper, Solver, as_solver
 from gpvi.kernels import Kernel, OnNoise
 from gpvi.methods.base import Info, Learner, State, decaying_adam, log_standard_normal, norm
 from gpvi.pullback import push, push_with_log_det
-from gpvi.specs import require_choice, require_positive, resolve, spec
+from gpvi.specs import require_choice, require_count, require_positive, resolve, spec
 from gpvi.target import Density, evaluate
 
 
@@ -56,7 +56,8 @@ class GPVI:
     def __post_init__(self):
         require_choice(self.gradient, ("pathwise", "functional", "l2"), "gradient")
         if self.particles is not None:
-            require_positive("particles", self.particles, "The paper uses 100.")
+            require_count("particles", self.particles, "The paper uses 100.")
+        require_positive("learning_rate", self.learning_rate, "Try 2e-3.")
         if self.batches not in (1, 2):
             raise InputError(
                 f"batches is {self.batches!r}; it must be 1 (z′ = z) or 2 (drawn apart)."
@@ -195,10 +196,14 @@ class GPVI:
             "rejected": at.rejected,
         }
 
+    @property
+    def _flexible(self) -> bool:
+        return isinstance(self.generator, Triangular) and self.generator.flexible
+
     def _pathwise_share(self) -> float:
         if self.pathwise_share is not None:
             return self.pathwise_share
-        return 0.25 if isinstance(self.generator, Triangular) and self.generator.flexible else 0.0
+        return 0.25 if self._flexible else 0.0
 
     def _noise_kernel(self) -> OnNoise:
         if isinstance(self.kernel, Kernel):

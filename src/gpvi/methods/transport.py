@@ -27,7 +27,7 @@ from gpvi.generators import Generator, Triangular
 from gpvi.kernels import Kernel, as_kernel
 from gpvi.methods.base import Info, Learner, State, decaying_adam, norm
 from gpvi.pullback import push
-from gpvi.specs import require_positive, spec
+from gpvi.specs import require_count, require_positive, spec
 from gpvi.target import Density, evaluate
 
 
@@ -39,7 +39,10 @@ class Transport:
     headline: ClassVar[str] = "direction"
 
     def __post_init__(self):
-        require_positive("particles", self.particles, "100 is the paper's choice.")
+        require_count("particles", self.particles, "100 is the paper's choice.")
+        require_positive(
+            "learning_rate", self.learning_rate, "Try 0.05 for particles, 3e-3 for networks."
+        )
         self.direction()
 
     @property

@@ -1,0 +1,53 @@
+"""Whether a part of the posterior is missed: against mixtures and Gaussians with known evidence."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gpvi
+from gpvi.affine import Affine
+from gpvi.coverage import coverage
+from gpvi.generators import Linear
+from gpvi.target import Whitened
+
+
+def two_modes(x):
+    """Masses 0.7 and 0.3 at ±3, normalised."""
+    near, far = jnp.log(0.7) - 0.5 * (x[0] - 3) ** 2, jnp.log(0.3) - 0.5 * (x[0] + 3) ** 2
+    return jnp.logaddexp(near, far) - 0.5 * jnp.log(2 * jnp.pi)
+
+
+def whitened(log_density, mean, sd):
+    target = gpvi.Target(log_density, dim=1)
+    return Whitened(target, Affine(jnp.array([mean]), jnp.array([sd])))
+
+
+def test_a_generator_on_one_mode_is_seen_to_miss_the_other():
+    mean, sd = 1.2, float(np.sqrt(1 + 9 - 1.2**2))
+    density = whitened(two_modes, mean, sd)
+    one_mode = Linear().build(1, key=jax.random.key(0), dtype=jnp.float32)
+    one_mode = gpvi.generators.linear.LinearMap(
+        one_mode.weight / sd, one_mode.bias + (3 - mean) / sd
+    )
+    seen = coverage(density, one_mode, key=jax.random.key(1))
+    assert seen is not None
+    assert abs(seen.log_evidence) < 0.05
+    assert seen.gap == pytest.approx(-np.log(0.7), abs=0.05)
+    assert seen.misses
+
+
+def test_an_exact_generator_misses_nothing():
+    density = whitened(lambda x: -0.5 * ((x[0] - 5) / 2) ** 2, 5.0, 2.0)
+    exact = Linear().build(1, key=jax.random.key(0), dtype=jnp.float32)
+    seen = coverage(density, exact, key=jax.random.key(1))
+    assert seen is not None
+    assert abs(seen.gap) < 5 * seen.se + 1e-3
+    assert not seen.misses
+
+
+def test_in_many_dimensions_nothing_is_claimed():
+    target = gpvi.Target(lambda x: -0.5 * (x**2).sum(), dim=60)
+    density = Whitened(target, Affine.identity(60, jnp.float32))
+    far_too_narrow = Linear().build(60, key=jax.random.key(0), dtype=jnp.float32)
+    assert coverage(density, far_too_narrow, key=jax.random.key(1)) is None

@@ -1,0 +1,177 @@
+"""Every generator against its dense Jacobian: determinant, orientation, blocks, inverse."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+
+from cases import CONDITIONINGS, INJECTIVE, KINDS, Shape, built, example, perturbed, seeds, shapes
+from gpvi import generators
+from gpvi.errors import InputError, NotAvailableError, UnknownOptionError
+from gpvi.generators import SplineFlow
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+@eqx.filter_jit
+def described(generator, z, elsewhere, y_tail):
+    """What a generator says of its own Jacobian at z, beside that Jacobian."""
+    z_head, z_tail = generator.split(z)
+    x, sign, log_det = generator.transform_and_log_det(z)
+    found = {
+        "J": jax.jacobian(generator)(z),
+        "f": generator(z),
+        "parts": jnp.concatenate([generator.head(z_head), generator.tail(z_head, z_tail)]),
+        "A": generator.head_jacobian(z_head).as_matrix(),
+        "head_log_det": jnp.stack(generator.head_log_det(z_head)),
+        "tail_scale": generator.tail_scale(z_head),
+        "tail_product": generator.tail_transposed_product(z, y_tail),
+        "log_det": jnp.stack(generator.log_det(z)),
+        "x": x,
+        "log_det_with_x": jnp.stack([sign, log_det]),
+    }
+    if generator.injective:
+        found["inverse"] = generator.inverse(x)
+    if generator.constant_head:
+        found["A_elsewhere"] = generator.head_jacobian(generator.split(elsewhere)[0]).as_matrix()
+    return found
+
+
+@pytest.mark.parametrize("how", CONDITIONINGS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_against_the_dense_jacobian(kind, how):
+    @settings(max_examples=3)
+    @given(shapes(kind, how), seeds)
+    def check(shape, seed):
+        rng = np.random.default_rng(seed)
+        generator = example(kind, shape, how, rng)
+        k = generator.latent
+        z, elsewhere = jnp.asarray(rng.standard_normal((2, shape.dim)))
+        y_tail = jnp.asarray(rng.standard_normal(shape.dim - k))
+        found = jax.tree.map(np.asarray, described(generator, z, elsewhere, y_tail))
+        J = found["J"]
+        assume(np.linalg.cond(J) < 1e5)
+        A, B, tail_block = J[:k, :k], J[k:, :k], J[k:, k:]
+        wanted = {
+            "parts": found["f"],
+            "x": found["f"],
+            "A": A,
+            "A_elsewhere": A,
+            "head_log_det": np.stack(np.linalg.slogdet(A)),
+            "tail_scale": np.abs(np.diagonal(tail_block)),
+            "tail_product": B.T @ y_tail,
+            "log_det": np.stack(np.linalg.slogdet(J)),
+            "log_det_with_x": np.stack(np.linalg.slogdet(J)),
+            "inverse": z,
+        }
+        for name in wanted.keys() & found.keys():
+            np.testing.assert_allclose(found[name], wanted[name], 1e-9, 1e-9, err_msg=name)
+        assert not J[:k, k:].any()
+        assert not np.triu(tail_block, 1).any()
+        if how != "dense":
+            assert not np.tril(tail_block, -1).any()
+
+    check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_inverse_is_refused_where_there_is_none(kind):
+    generator = built(kind, Shape(3, 1, (4,)))
+    assert generator.injective == (kind in INJECTIVE)
+    if kind not in INJECTIVE:
+        with pytest.raises(NotAvailableError, match=r"no exact inverse.*Triangular"):
+            generator.inverse(jnp.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("hidden", "activation", "constant"),
+    [((), "tanh", True), ((4,), "identity", True), ((4,), "tanh", False)],
+)
+@pytest.mark.parametrize("spec", [generators.MLP, generators.Residual])
+def test_a_linear_network_has_a_constant_jacobian(spec, hidden, activation, constant, getkey):
+    generator = spec(hidden=hidden, activation=activation).build(3, key=getkey(), dtype=jnp.float64)
+    here, there = jax.vmap(jax.jacobian(generator))(jax.random.normal(getkey(), (2, 3)))
+    assert generator.constant_head == constant
+    assert (np.abs(here - there).max() < 1e-12) == constant
+
+
+def test_linear_starts_at_the_identity(getkey):
+    z = jax.random.normal(getkey(), (4,))
+    generator = generators.Linear().build(4, key=getkey(), dtype=jnp.float64)
+    np.testing.assert_array_equal(generator(z), z)
+
+
+@pytest.mark.parametrize("latent", [1, 3])
+def test_spline_starts_at_a_permutation(latent, getkey):
+    shape = Shape(3, latent, (4,))
+    z = jax.random.normal(getkey(), (3,))
+    x_head = built("spline", shape).head(z[:latent])
+    np.testing.assert_allclose(np.sort(x_head), np.sort(z[:latent]), atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["residual-learned", "affine", "affine-conditional"])
+def test_scale_parameters_set_the_scale_and_nothing_else(kind, getkey):
+    generator = perturbed(built(kind, Shape(4, 2, (3,))), np.random.default_rng(0))
+    scales, others = eqx.partition(generator, generator.scale_parameters())
+    z_head = jax.random.normal(getkey(), (2,))
+
+    def outputs(scales):
+        model = eqx.combine(scales, others)
+        return model.tail(z_head, jnp.zeros(2)), jnp.log(model.tail_scale(z_head))
+
+    location, log_scale = jax.jacobian(outputs)(scales)
+    assert all(not leaf.any() for leaf in jax.tree.leaves(location))
+    slopes = [np.abs(leaf).reshape(2, -1).sum(1) for leaf in jax.tree.leaves(log_scale)]
+    assert slopes
+    assert (np.sum(slopes, 0) > 0.99).all()
+
+
+@pytest.mark.parametrize("kind", ["linear", "mlp", "residual"])
+def test_nothing_to_scale(kind):
+    assert not any(jax.tree.leaves(built(kind, Shape(4, 2, (3,))).scale_parameters()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_single_precision_stays_single(kind):
+    spec = KINDS[kind](Shape(3, 1, (4,)))
+    with jax.enable_x64(False):
+        generator = spec.build(3, key=jax.random.key(0), dtype=jnp.float32)
+        outputs = eqx.filter_eval_shape(generator.transform_and_log_det, jnp.zeros(3))
+    floats = jax.tree.leaves(eqx.filter(generator, eqx.is_inexact_array)) + jax.tree.leaves(outputs)
+    assert {leaf.dtype for leaf in floats} == {np.dtype("float32")}
+
+
+@pytest.mark.parametrize("latent", [0, 4, -1])
+@pytest.mark.parametrize("spec", [generators.Residual, generators.Triangular])
+def test_latent_must_fit_the_target(spec, latent, getkey):
+    with pytest.raises(InputError, match=rf"latent is {latent}.*between 1 and .* 3"):
+        spec(latent=latent, hidden=(2,)).build(3, key=getkey(), dtype=jnp.float64)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: generators.Residual(hidden=(3, 0)), r"hidden is \(3, 0\).*widths ≥ 1"),
+        (lambda: generators.MLP(hidden=[3]), r"hidden is \[3\].*a tuple"),  # pyright: ignore
+        (lambda: generators.MLP(activation="tan"), "'tan'.*Did you mean 'tanh'"),
+        (lambda: generators.Residual(scale=0.0), r"scale \(λ\) is 0.0.*> 0"),
+        (lambda: generators.Residual(scale=float("nan")), r"scale \(λ\) is nan.*> 0"),
+        (lambda: generators.Triangular(scale=-1.0), "-1.0.*> 0"),
+        (lambda: generators.Triangular(head="splin"), "'splin'.*Did you mean 'spline'"),
+        (lambda: generators.Triangular(scale_form="fixed"), "scale_form 'fixed'.*conditional"),
+        (lambda: SplineFlow(layers=0), "layers of the spline flow is 0"),
+        (lambda: SplineFlow(interval=-5.0), "interval of the spline flow is -5.0"),
+        (lambda: generators.Residual(latnt=2), "latnt.*Did you mean 'latent'"),  # pyright: ignore
+    ],
+)
+def test_bad_options_are_refused(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def test_an_unknown_option_is_also_a_type_error():
+    with pytest.raises(TypeError) as caught:
+        generators.Triangular(depth=3)  # pyright: ignore
+    assert isinstance(caught.value, UnknownOptionError)

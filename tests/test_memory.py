@@ -1,0 +1,76 @@
+"""Memory grows as n·d + n²·k: nothing of size n·n·d is ever formed."""
+
+import math
+import re
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+from gpvi.directions import GFSDDirection, GFSFDirection, SVGDDirection, functional
+from gpvi.generators import AffineFlow, SplineFlow, Triangular
+from gpvi.jacobian import Block
+from gpvi.kernels import OnNoise
+
+GIB = 2**30
+KEY = jax.random.key(0)
+
+
+def compiled(function, *arguments):
+    return jax.jit(function).lower(*arguments).compile()
+
+
+def peak_bytes(program):
+    """What the program needs at most: arguments, outputs and scratch."""
+    memory = program.memory_analysis()
+    return memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+
+
+def largest_array(program):
+    """The most elements of any array in the compiled program, fused ones included."""
+    shapes = re.findall(r"\b(?:f16|bf16|f32|f64|s32|s64|u32|pred)\[([\d,]+)\]", program.as_text())
+    return max(math.prod(int(size) for size in shape.split(",")) for shape in shapes)
+
+
+def rows(n, d):
+    return jax.ShapeDtypeStruct((n, d), jnp.float32)
+
+
+@pytest.mark.parametrize("direction", [SVGDDirection(), GFSDDirection(), GFSFDirection()])
+def test_particle_directions(direction):
+    """100 particles in 100,000 dimensions, where one n×n×d array would take 4 GB."""
+    n, d = 100, 100_000
+    program = compiled(lambda x, s: direction(None, x, s, key=KEY)[0], rows(n, d), rows(n, d))
+    assert peak_bytes(program) < GIB
+    assert n * d <= largest_array(program) < 2 * n * d
+
+
+@pytest.mark.parametrize(
+    "head",
+    [AffineFlow(), pytest.param(SplineFlow(layers=2, knots=3, width=8), marks=pytest.mark.slow)],
+)
+def test_functional_direction(head):
+    """64 draws of a generator of 20,000 dimensions driven by 16: n²·k and n·d, but no n²·d."""
+    n, d = 64, 20_000
+    with jax.enable_x64(False):
+        spec = Triangular(latent=16, head=head, hidden=(8,))
+        generator = spec.build(d, key=KEY, dtype=jnp.float32)
+        arrays, static = eqx.partition(generator, eqx.is_array)
+
+        def direction(arrays, z_prime, score, z):
+            model = eqx.combine(arrays, static)
+            return functional(model, OnNoise(), Block(), None, z_prime, score, z).direction
+
+        program = compiled(direction, arrays, rows(n, d), rows(n, d), rows(n, d))
+    assert peak_bytes(program) < 8 * n * d * 4
+    assert n * d <= largest_array(program) < 2 * n * d
+
+
+def test_the_guard_sees_an_n_n_d_array():
+    n, d = 10, 1_000
+
+    def careless(x):
+        return jnp.sin(x[:, None] - x[None]).sum(0)
+
+    assert largest_array(compiled(careless, rows(n, d))) == n * n * d

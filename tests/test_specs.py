@@ -1,0 +1,268 @@
+"""Specifications: values that survive JSON, compare and hash, and refuse what they do not know."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gpvi
+from gpvi import errors, specs
+from gpvi.directions import GFSDDirection, GFSFDirection, KSDDirection, SVGDDirection
+from gpvi.generators import MLP, AffineFlow, Linear, Residual, SplineFlow, Triangular
+from gpvi.jacobian import Block, Dense, Helper, Iterative
+from gpvi.kernels import IMQ, RBF, Fixed, Median, Noise, OnNoise
+
+EXAMPLES: list[Any] = [
+    Median(0.5),
+    Noise(2.0),
+    Fixed(0.3),
+    RBF(Fixed(2.0)),
+    RBF(0.7),
+    IMQ("noise"),
+    OnNoise("full", IMQ(3.0)),
+    Block(),
+    Dense(),
+    Iterative("gmres", 1e-4, 7),
+    Helper(17, 2e-4),
+    SVGDDirection(IMQ()),
+    GFSDDirection("imq"),
+    GFSFDirection(RBF(1.0), 0.5),
+    KSDDirection(12, 2, 3.0, 1e-2, 4, 5),
+    AffineFlow(),
+    SplineFlow(2, 4, 3.0, 6, 2),
+    Linear(),
+    MLP((3, 4), "tanh"),
+    Residual(2, (5,), "gelu", 0.05, True),
+    Triangular(2, SplineFlow(3), (), "silu", 0.1, "conditional"),
+    gpvi.GPVI(Residual(1), "functional", Helper(9), OnNoise("full"), 11, 1, learning_rate=0.1),
+    gpvi.SVGD(particles=7, learning_rate=0.3, kernel=IMQ(2.0)),
+    gpvi.GFSD(particles=7, learning_rate=0.3, kernel="imq"),
+    gpvi.GFSF(particles=7, learning_rate=0.3, kernel=RBF("noise"), ridge=0.1),
+    gpvi.KSD(particles=7, learning_rate=0.3, critic=KSDDirection(5)),
+    gpvi.AmortizedSVGD(Linear(), particles=9, learning_rate=0.2, kernel=IMQ()),
+    gpvi.AmortizedGFSD(MLP((3,)), particles=9, learning_rate=0.2, kernel="imq"),
+    gpvi.AmortizedGFSF(Residual(), particles=9, learning_rate=0.2, kernel=IMQ(), ridge=0.4),
+    gpvi.AmortizedKSD(
+        Triangular(head="affine"), particles=9, learning_rate=0.2, critic=KSDDirection(6)
+    ),
+]
+FIELDLESS = {"Block", "Dense", "AffineFlow", "Linear"}
+
+
+def ids(example):
+    return type(example).__name__
+
+
+def test_every_registered_specification_has_an_example_away_from_its_defaults():
+    ours = {name for name, cls in specs._registry.items() if cls.__module__.startswith("gpvi.")}
+    assert {type(example).__name__ for example in EXAMPLES} == ours
+    for example in EXAMPLES:
+        changed = [
+            field.name
+            for field in dataclasses.fields(example)
+            if getattr(example, field.name) != field.default
+        ]
+        assert changed or ids(example) in FIELDLESS
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=ids)
+def test_round_trip_through_text(example):
+    again = specs.from_json(json.loads(json.dumps(specs.to_json(example))))
+    assert type(again) is type(example)
+    assert again == example
+    assert hash(again) == hash(example)
+    assert repr(again) == repr(example)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=ids)
+def test_frozen_and_unequal_to_a_changed_one(example):
+    for field in dataclasses.fields(example):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(example, field.name, None)
+        if isinstance(getattr(example, field.name), float) or field.name == "particles":
+            changed = dataclasses.replace(example, **{field.name: 2 * getattr(example, field.name)})
+            assert changed != example
+
+
+def documents(name, **fields):
+    return st.fixed_dictionaries({"type": st.just(name), **fields})
+
+
+positive = st.floats(1e-6, 1e6)
+counts = st.integers(1, 10**9)
+sizes = st.none() | st.integers(1, 9)
+network = {
+    "hidden": st.lists(st.integers(1, 99), max_size=3),
+    "activation": st.sampled_from(["relu", "tanh", "gelu", "silu", "identity"]),
+}
+head_documents = st.sampled_from(["affine", "spline"]) | documents(
+    "SplineFlow", layers=counts, knots=counts, interval=positive, width=counts, depth=counts
+)
+generator_documents = (
+    documents("Linear")
+    | documents("MLP", **network)
+    | documents("Residual", latent=sizes, **network, scale=positive, learn_scale=st.booleans())
+    | documents(
+        "Triangular",
+        latent=sizes,
+        head=head_documents,
+        **network,
+        scale=positive,
+        scale_form=st.sampled_from(["constant", "conditional"]),
+    )
+)
+bandwidths = positive | st.sampled_from(["median", "noise"]) | documents("Median", factor=positive)
+kernel_documents = documents("RBF", bandwidth=bandwidths) | documents("IMQ", bandwidth=bandwidths)
+method_documents = documents(
+    "GPVI",
+    generator=generator_documents,
+    gradient=st.sampled_from(["pathwise", "functional", "l2"]),
+    solver=st.sampled_from(["block", "dense", "gmres"])
+    | documents("Iterative", algorithm=st.just("gmres"), tolerance=positive, max_steps=sizes),
+    kernel=st.sampled_from(["head", "full"]) | kernel_documents,
+    particles=st.none() | counts,
+    batches=st.integers(1, 2),
+    pathwise_share=st.none() | st.floats(0, 1),
+    learning_rate=positive,
+) | documents(
+    "AmortizedGFSF",
+    generator=generator_documents,
+    particles=counts,
+    learning_rate=positive,
+    kernel=kernel_documents,
+    ridge=positive,
+)
+
+
+def assert_holds(whole, part):
+    if not isinstance(part, dict):
+        assert whole == part
+        return
+    for name, value in part.items():
+        assert_holds(whole[name], value)
+
+
+@settings(max_examples=60)
+@given(method_documents)
+def test_round_trip_of_any_method(document):
+    """Nothing that a document says is dropped or changed on the way."""
+    method = specs.from_json(document)
+    assert_holds(specs.to_json(method), document)
+    assert specs.from_json(specs.to_json(method)) == method
+    assert specs.from_json(document) == method
+    assert hash(specs.from_json(document)) == hash(method)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"type": "os.system"},
+        {"type": "Sgvd"},
+        {"type": None},
+        {"type": ["GPVI"]},
+        {},
+        {"type": "GPVI", "generator": {"type": "Path"}},
+    ],
+)
+def test_unknown_names_are_refused(document):
+    with pytest.raises(errors.StorageError, match="does not know"):
+        specs.from_json(document)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"type": "SVGD", "partciles": 3},
+        {"type": "SVGD", "particles": -3},
+        {"type": "SVGD", "particles": "many"},
+        {"type": "SVGD", "kernel": "rfb"},
+        {"type": "Fixed"},
+        {"type": "RBF", "bandwidth": []},
+        {"type": "GPVI", "gradient": "l2", "solver": "helper"},
+        {"type": "GPVI", "solver": "blokc"},
+        {"type": "MLP", "hidden": [3.5]},
+        {"type": "Triangular", "head": {"type": "Linear"}},
+    ],
+    ids=str,
+)
+def test_invalid_fields_are_refused_as_damage(document):
+    with pytest.raises(errors.StorageError, match="invalid"):
+        specs.from_json(document)
+
+
+class Custom:
+    """What a user may pass, and JSON cannot hold."""
+
+
+@pytest.mark.parametrize("value", [Custom(), [1, Custom()], lambda x: x, {1: 2}, 1j])
+def test_custom_objects_are_refused(value):
+    with pytest.raises(errors.InputError, match="cannot be saved"):
+        specs.to_json(value)
+
+
+def test_an_impostor_with_a_registered_name_is_refused():
+    impostor = dataclasses.make_dataclass("SVGD", [("particles", int, 3)])
+    with pytest.raises(errors.InputError, match="cannot be saved"):
+        specs.to_json(impostor())
+
+
+@pytest.mark.parametrize(
+    ("make", "nearest"),
+    [
+        (lambda: gpvi.GPVI(gradeint="l2"), "'gradient'"),  # pyright: ignore
+        (lambda: gpvi.GPVI(gradient="pathwse"), "'pathwise'"),  # pyright: ignore
+        (lambda: gpvi.GPVI(solver="blok"), "'block'"),
+        (lambda: gpvi.GPVI(kernel="haed"), "'head'"),
+        (lambda: gpvi.SVGD(particle=3), "'particles'"),  # pyright: ignore
+        (lambda: gpvi.SVGD(kernel="rfb"), "'rbf'"),
+        (lambda: RBF("medain"), "'median'"),
+        (lambda: Triangular(head="splin"), "'spline'"),
+        (lambda: Triangular(scale_form="conditionl"), "'conditional'"),
+        (lambda: MLP(activation="rleu"), "'relu'"),
+        (lambda: Iterative("gmers"), "'gmres'"),  # pyright: ignore
+        (lambda: OnNoise("ful"), "'full'"),  # pyright: ignore
+    ],
+)
+def test_unknown_options_name_the_nearest(make, nearest):
+    with pytest.raises(errors.UnknownOptionError, match=f"Did you mean {nearest}"):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Residual(scale=0.0), ("scale", "0.0", "> 0", "0.05")),
+        (lambda: Residual(scale=-1.0), ("scale", "-1.0", "> 0")),
+        (lambda: Triangular(scale=float("nan")), ("scale", "nan", "> 0")),
+        (lambda: gpvi.GPVI(particles=0), ("particles", "0", "> 0", "100")),
+        (lambda: gpvi.GPVI(batches=3), ("batches", "3", "1", "2")),
+        (lambda: gpvi.SVGD(particles=-5), ("particles", "-5", "> 0")),
+        (lambda: gpvi.GFSF(ridge=0.0), ("ridge", "0.0", "1e-2")),
+        (lambda: KSDDirection(penalty=0.0), ("penalty", "0.0")),
+        (lambda: Helper(width=0), ("width", "0")),
+        (lambda: Iterative(tolerance=0.0), ("tolerance", "0.0")),
+        (lambda: Fixed(0.0), ("bandwidth", "0.0", "median")),
+        (lambda: RBF(0.0), ("bandwidth", "0.0")),
+        (lambda: MLP((0,)), ("hidden", "(0,)", "(64, 64)")),
+        (lambda: SplineFlow(layers=0), ("layers", "0")),
+    ],
+)
+def test_bad_values_are_refused_with_value_reason_and_remedy(make, words):
+    with pytest.raises(errors.InputError) as caught:
+        make()
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_l2_has_no_helper():
+    with pytest.raises(errors.NotAvailableError, match="solver='block'"):
+        gpvi.GPVI(gradient="l2", solver="helper")
+
+
+def test_shorthands_and_objects_are_the_same_method_in_effect():
+    assert gpvi.GPVI(kernel=RBF())._noise_kernel() == OnNoise("head", RBF())
+    assert gpvi.GPVI(kernel="full")._noise_kernel() == OnNoise("full")
+    assert gpvi.SVGD(kernel="imq").direction() == gpvi.SVGD(kernel=IMQ()).direction()

@@ -174,7 +174,8 @@ def test_as_a_module():
     assert done.returncode == 2
     assert done.stdout == ""
     assert (
-        done.stderr == "gpvi: unknown experiment 'blrr'. Did you mean 'blr'? Valid: blr, energy.\n"
+        done.stderr
+        == "gpvi: unknown experiment 'blrr'. Did you mean 'blr'? Valid: blr, drift, energy.\n"
     )
 
 

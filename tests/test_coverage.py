@@ -9,6 +9,7 @@ import gpvi
 from gpvi.affine import Affine
 from gpvi.coverage import coverage
 from gpvi.generators import Linear
+from gpvi.generators.linear import LinearMap
 from gpvi.target import Whitened
 
 
@@ -27,9 +28,7 @@ def test_a_generator_on_one_mode_is_seen_to_miss_the_other():
     mean, sd = 1.2, float(np.sqrt(1 + 9 - 1.2**2))
     density = whitened(two_modes, mean, sd)
     one_mode = Linear().build(1, key=jax.random.key(0), dtype=jnp.float32)
-    one_mode = gpvi.generators.linear.LinearMap(
-        one_mode.weight / sd, one_mode.bias + (3 - mean) / sd
-    )
+    one_mode = LinearMap(one_mode.weight / sd, one_mode.bias + (3 - mean) / sd)
     seen = coverage(density, one_mode, key=jax.random.key(1))
     assert seen is not None
     assert abs(seen.log_evidence) < 0.05

@@ -237,9 +237,11 @@ def test_unknown_options_name_the_nearest(make, nearest):
         (lambda: Residual(scale=0.0), ("scale", "0.0", "> 0", "0.05")),
         (lambda: Residual(scale=-1.0), ("scale", "-1.0", "> 0")),
         (lambda: Triangular(scale=float("nan")), ("scale", "nan", "> 0")),
-        (lambda: gpvi.GPVI(particles=0), ("particles", "0", "> 0", "100")),
+        (lambda: gpvi.GPVI(particles=0), ("particles", "0", "≥ 1", "100")),
         (lambda: gpvi.GPVI(batches=3), ("batches", "3", "1", "2")),
-        (lambda: gpvi.SVGD(particles=-5), ("particles", "-5", "> 0")),
+        (lambda: gpvi.SVGD(particles=-5), ("particles", "-5", "≥ 1")),
+        (lambda: gpvi.SVGD(particles=2.5), ("particles", "2.5", "whole number")),  # pyright: ignore
+        (lambda: gpvi.GPVI(learning_rate=-1.0), ("learning_rate", "-1.0", "> 0")),
         (lambda: gpvi.GFSF(ridge=0.0), ("ridge", "0.0", "1e-2")),
         (lambda: KSDDirection(penalty=0.0), ("penalty", "0.0")),
         (lambda: Helper(width=0), ("width", "0")),

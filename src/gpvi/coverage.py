@@ -2,8 +2,8 @@ r"""Whether the draws miss a part of the posterior: the ELBO against an evidence
 
 A generator that has lost a mode looks perfect from inside: its draws all lie where q fits p, so importance weights
 and k̂ are fine. Its ELBO is short of log Z by −log(1 − m), m the mass it misses, and log Z can be estimated from
-outside: by importance sampling from a wide Gaussian, in the coordinates where the posterior has scale one. In few dimensions
-that estimate is sharp; in many its effective sample size vanishes, and nothing is claimed.
+outside: by importance sampling from a wide Gaussian, in the coordinates where the posterior has scale one. In few
+dimensions that estimate is sharp; in many its effective sample size vanishes, and nothing is claimed.
 """
 
 import math

@@ -43,7 +43,7 @@ KINDS: dict[str, Callable[[Shape], generators.Generator]] = {
 }
 INJECTIVE = ("linear", "affine", "affine-conditional", "spline")
 SPLINE_SHAPES = {
-    "bare": Shape(5, 3, (3,)),
+    "bare": Shape(3, 3, ()),
     "diagonal": Shape(3, 1, (4,)),
     "dense": Shape(3, 1, (4,)),
 }

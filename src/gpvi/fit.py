@@ -18,12 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Int, Key, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from gpvi.affine import Affine
 from gpvi.carriers import Sampler
 from gpvi.coverage import coverage
-from gpvi.errors import DivergenceError, InputError
+from gpvi.errors import DivergenceError, InputError, NotAvailableError
 from gpvi.generators import AbstractGenerator
 from gpvi.methods import GPVI, Method
 from gpvi.methods.base import Learner, State
@@ -69,7 +69,10 @@ def fit(
     batch_size: int | None = None,
     progress: bool | Meter = True,
     callbacks: Sequence[Callback] = (),
-    init: Literal["auto", "pathfinder", "laplace"] | Posterior | None = "auto",
+    init: Literal["auto", "pathfinder", "laplace"]
+    | Posterior
+    | Float[Array, "n d"]
+    | None = "auto",
 ) -> Posterior:
     """Train `method` on `target`.
 
@@ -82,9 +85,10 @@ def fit(
     batch_size: how many data a step sees, for targets in mini-batch form; all by default.
     progress: a bar, silence, or a `gpvi.progress.Meter`.
     callbacks: called after each chunk of steps with an `Event`.
-    init: where to start. "auto" finds a Gaussian that brings the posterior near the standard normal (d ≤ 1000),
-        "pathfinder" and "laplace" name the way, None keeps the coordinates as they are around `target.initial`,
-        and a `Posterior` is continued.
+    init: where to start. "auto" finds a Gaussian that brings the posterior near the standard normal (for d ≤ 1000 and
+        a target without starting points of its own, which networks have); "pathfinder" and "laplace" name the way; None
+        keeps the coordinates as they are around `target.initial`; a `Posterior` is continued; and an array of points,
+        (n, d), is where the particles of a particle method start.
 
     A step that is not finite sends the run back to its last good state with half the step size, at most
     eight times. Ctrl-C ends the run after the current chunk and returns what there is. Where `steps` is left to the
@@ -93,13 +97,13 @@ def fit(
     method = _continued_method(init) if method is None and isinstance(init, Posterior) else method
     method = GPVI() if method is None else method
     _check_arguments(target, method, steps, batch_size, init)
-    whole = steps is None and init is not None and not isinstance(init, Posterior)
+    whole = steps is None and isinstance(init, str)
     steps = method.default_steps(target.dim) if steps is None else steps
     optimizer = method.default_optimizer(steps) if optimizer is None else optimizer
     start_key, init_key, run_key = jax.random.split(key, 3)
     with target.precision():
         target.check()
-        affine, start_report = _starting_coordinates(target, init, key=start_key)
+        affine, start_report = _starting_coordinates(target, method, init, key=start_key)
         density = Whitened(target, affine)
         plan = Plan(method, optimizer, steps, batch_size)
 
@@ -107,6 +111,8 @@ def fit(
             state = method.init(density, optimizer, key=jax.random.fold_in(init_key, number))
             if isinstance(init, Posterior):
                 state = _continued_state(init, state, optimizer, target)
+            elif isinstance(init, jax.Array | np.ndarray):
+                state = _state_from_points(init, state, density)
             own_key = jax.random.fold_in(run_key, number)
             return _train(plan, density, state, as_meter(progress), callbacks, key=own_key)
 
@@ -172,7 +178,7 @@ def fit_seeds(
             targets, _split(start_key, targets), _split(init_key, targets), strict=True
         ):
             target.check()
-            affine, report = _starting_coordinates(target, init, key=a)
+            affine, report = _starting_coordinates(target, method, init, key=a)
             densities.append(Whitened(target, affine))
             states.append(method.init(densities[-1], optimizer, key=b))
             reports.append(report)
@@ -348,22 +354,23 @@ def _stack(trees: Sequence[PyTree]) -> PyTree:
 
 
 def _starting_coordinates(
-    target: Target, init: str | Posterior | None, *, key: PRNGKeyArray
+    target: Target, method: Method, init: Any, *, key: PRNGKeyArray
 ) -> tuple[Affine, str]:
     if isinstance(init, Posterior):
         return init.affine, "continued from a posterior"
-    if init is None or (init == "auto" and target.dim > WHITENED_DIMENSIONS):
-        affine = Affine.identity(target.dim, target.dtype)
-        return Affine(
-            target.initial, affine.scale
-        ), "the target's own coordinates, around its initial point"
+    own = target.draws_its_start or target.dim > WHITENED_DIMENSIONS
+    if not isinstance(init, str) or (init == "auto" and own):
+        at = target.starting_points(1, key=key)[0] if target.draws_its_start else target.initial
+        scale = Affine.identity(target.dim, target.dtype).scale
+        return Affine(at, scale), "the target's own coordinates, around its initial point"
     from gpvi import start
 
     find = {"auto": start.automatic, "pathfinder": start.pathfinder, "laplace": start.laplace}[init]
     gaussian = find(target.log_density, target.initial, key=key)
-    affine = Affine(
-        jnp.asarray(gaussian.location, target.dtype), jnp.asarray(gaussian.scale, target.dtype)
-    )
+    scale = np.asarray(gaussian.scale, np.float64)
+    if method.coordinates == "diagonal":
+        scale = (np.linalg.inv(scale) ** 2).sum(0) ** -0.5
+    affine = Affine(jnp.asarray(gaussian.location, target.dtype), jnp.asarray(scale, target.dtype))
     return affine, str(gaussian.report)
 
 
@@ -377,6 +384,15 @@ def _continued_state(
     """The old model with fresh moments; what solver or critic learned is kept where it is at hand."""
     learner = Learner.start(init.carrier(), optimizer, target.dtype)
     return State(learner, fresh.auxiliary if init.auxiliary is None else init.auxiliary)
+
+
+def _state_from_points(
+    points: Float[Array | np.ndarray, "n d"], state: State, density: Whitened
+) -> State:
+    """The state with its particles at the given points; fresh moments fit any."""
+    positions = jax.vmap(density.affine.inverse)(jnp.asarray(points, density.dtype))
+    model = eqx.tree_at(lambda model: model.positions, state.learner.model, positions)
+    return state._replace(learner=state.learner._replace(model=model))
 
 
 def _check_arguments(
@@ -404,8 +420,24 @@ def _check_arguments(
             )
     if isinstance(init, Posterior):
         _check_continuation(init, method, target)
+    elif isinstance(init, jax.Array | np.ndarray):
+        _check_points(init, method, target)
     elif init is not None:
         require_choice(init, ("auto", "pathfinder", "laplace"), "init")
+
+
+def _check_points(points: Any, method: Method, target: Target) -> None:
+    n = getattr(method, "particles", None)
+    if method.generative or n is None:
+        raise NotAvailableError(
+            f"init is an array of points, but {type(method).__name__} has no particles to start there. "
+            "Use a particle method such as SVGD, or pass Target(initial=point)."
+        )
+    if np.shape(points) != (n, target.dim) or not np.isfinite(np.asarray(points)).all():
+        raise InputError(
+            f"init has shape {np.shape(points)}; pass finite points of shape ({n}, {target.dim}), one for each of the "
+            f"method's particles={n}."
+        )
 
 
 def _check_continuation(init: Posterior, method: Method, target: Target) -> None:

@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, DTypeLike, Float, Int, PyTree, Scalar
+from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray, PyTree, Scalar
 
 from gpvi.affine import Affine
 from gpvi.errors import InputError
@@ -29,6 +29,7 @@ class Density(Protocol):
     def size(self) -> int | None: ...
     def log_density(self, x: Float[Array, " d"], batch: PyTree = None) -> Scalar: ...
     def batch(self, indices: Int[Array, " b"]) -> PyTree: ...
+    def starting_points(self, n: int, *, key: PRNGKeyArray) -> Float[Array, "n d"]: ...
 
 
 class Target(eqx.Module):
@@ -44,7 +45,8 @@ class Target(eqx.Module):
     log_prior: x → scalar; flat when left out.
     data: a pytree of arrays that share their first axis, of length N.
     temperature: T; the whole log-density is divided by it (1 is the posterior, < 1 a cold one).
-    initial: a point where the log-density is finite; training starts near it. The origin by default.
+    initial: where training starts: a point where the log-density is finite (the origin by default), or a function
+        key → point that draws such points, as a prior or the initialisation of a network does.
     dtype: float32 or float64; follows JAX's x64 setting by default.
     names: one name for each coordinate.
     """
@@ -55,6 +57,7 @@ class Target(eqx.Module):
     names: tuple[str, ...] = eqx.field(static=True)
     initial: Float[Array, " d"]
     data: PyTree[Array]
+    _draw_initial: Callable | None
     _log_density: Callable | None
     _log_likelihood: Callable | None
     _log_prior: Callable | None
@@ -68,7 +71,7 @@ class Target(eqx.Module):
         log_prior: Callable | None = None,
         data: PyTree = None,
         temperature: float | int = 1.0,
-        initial: Sequence[float] | Array | None = None,
+        initial: Sequence[float] | Array | Callable | None = None,
         dtype: DTypeLike | None = None,
         names: Sequence[str] | None = None,
     ):
@@ -85,6 +88,9 @@ class Target(eqx.Module):
             raise InputError(
                 "log_likelihood needs data: a pytree of arrays whose first axes have one length N."
             )
+        self._draw_initial = initial if callable(initial) else None
+        if callable(initial):
+            initial = np.asarray(initial(jax.random.key(0)))
         if dim is None and initial is not None:
             dim = len(initial)
         if dim is None:
@@ -136,6 +142,17 @@ class Target(eqx.Module):
     def batch(self, indices: Int[Array, " b"]) -> PyTree:
         """The data with these indices."""
         return jax.tree.map(lambda leaf: leaf[indices], self.data)
+
+    @property
+    def draws_its_start(self) -> bool:
+        """Whether `initial` is a distribution of starting points."""
+        return self._draw_initial is not None
+
+    def starting_points(self, n: int, *, key: PRNGKeyArray) -> Float[Array, "n d"]:
+        """n points to start particles from: drawn from `initial`, or standard normal around it."""
+        if self._draw_initial is None:
+            return self.initial + jax.random.normal(key, (n, self.dim), self.dtype)
+        return jax.vmap(self._draw_initial)(jax.random.split(key, n)).astype(self.dtype)
 
     def log_density(self, x: Float[Array, " d"], batch: PyTree = None) -> Scalar:
         """log p(x), estimated from `batch` where one is given."""
@@ -219,6 +236,12 @@ class Whitened(eqx.Module):
     def batch(self, indices: Int[Array, " b"]) -> PyTree:
         """The data with these indices."""
         return self.target.batch(indices)
+
+    def starting_points(self, n: int, *, key: PRNGKeyArray) -> Float[Array, "n d"]:
+        """The target's own, where it draws them; standard normal, the starting Gaussian, otherwise."""
+        if not self.target.draws_its_start:
+            return jax.random.normal(key, (n, self.dim), self.dtype)
+        return jax.vmap(self.affine.inverse)(self.target.starting_points(n, key=key))
 
     def log_density(self, x: Float[Array, " d"], batch: PyTree = None) -> Scalar:
         """log p(u)."""

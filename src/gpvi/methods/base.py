@@ -3,7 +3,7 @@
 A method knows nothing of loops, files or screens; `gpvi.fit` scans `step` and knows nothing else.
 """
 
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -50,6 +50,15 @@ Info = dict[str, Scalar]
 """What one step reports, by name; a value that is not finite names the term that failed."""
 
 
+class About(NamedTuple):
+    """What a user who chooses a method wants to know of it."""
+
+    purpose: str
+    cost: str
+    """Of a step: n draws, dimension d, k head coordinates; G is one gradient of log p."""
+    citation: str
+
+
 @runtime_checkable
 class Method(Protocol):
     """The contract of every method."""
@@ -60,6 +69,9 @@ class Method(Protocol):
     """Whether log q of the draws is known."""
     headline: ClassVar[str]
     """The reported term that a progress bar shows."""
+    coordinates: ClassVar[Literal["dense", "diagonal"]]
+    """How far the coordinates may be whitened: a factorised posterior stays so under a diagonal scale only."""
+    about: ClassVar[About]
 
     def default_steps(self, dim: int) -> int:
         """How long to train when nobody says."""

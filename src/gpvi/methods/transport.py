@@ -6,7 +6,7 @@ through a generator (Eq. 14). One step serves all eight.
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ from gpvi.directions import (
 from gpvi.errors import InputError
 from gpvi.generators import Generator, Triangular
 from gpvi.kernels import Kernel, as_kernel
-from gpvi.methods.base import Info, Learner, State, decaying_adam, norm
+from gpvi.methods.base import About, Info, Learner, State, decaying_adam, norm
 from gpvi.pullback import push
 from gpvi.specs import require_count, require_positive, spec
 from gpvi.target import Density, evaluate
@@ -37,6 +37,7 @@ class Transport:
     particles: int
     learning_rate: float
     headline: ClassVar[str] = "direction"
+    coordinates: ClassVar[Literal["dense", "diagonal"]] = "dense"
 
     def __post_init__(self):
         require_count("particles", self.particles, "100 is the paper's choice.")
@@ -123,8 +124,8 @@ class OnParticles(Transport):
         return False
 
     def carrier(self, target: Density, *, key: PRNGKeyArray) -> Particles:
-        """Standard normal particles: the starting Gaussian, in the coordinates training uses."""
-        return Particles(jax.random.normal(key, (self.particles, target.dim), target.dtype))
+        """The target's starting points: the starting Gaussian, in the coordinates training uses, or its own."""
+        return Particles(target.starting_points(self.particles, key=key))
 
 
 @dataclass(frozen=True)
@@ -201,35 +202,77 @@ class _KSD:
 class SVGD(_SVGD, OnParticles):
     """Stein variational gradient descent (Liu & Wang 2016)."""
 
+    about: ClassVar[About] = About(
+        "a few draws that repel each other; loses variance as d grows",
+        "n G + n² d",
+        "Liu & Wang 2016",
+    )
+
 
 @spec
 class GFSD(_GFSD, OnParticles):
     """Gradient flow with smoothed density (Liu et al. 2019)."""
+
+    about: ClassVar[About] = About(
+        "SVGD with an explicit density estimate; few dimensions",
+        "n G + n² d",
+        "Liu et al. 2019",
+    )
 
 
 @spec
 class GFSF(_GFSF, OnParticles):
     """Gradient flow with smoothed test functions (Liu et al. 2019)."""
 
+    about: ClassVar[About] = About(
+        "score estimates by kernel regression; sensitive to bandwidth and ridge",
+        "n G + n² d + n³",
+        "Liu et al. 2019",
+    )
+
 
 @spec
 class KSD(_KSD, OnParticles):
     """The Fisher neural sampler's critic moving particles (Hu et al. 2018)."""
+
+    about: ClassVar[About] = About(
+        "particles moved by a learned critic",
+        "n (G + critic)",
+        "Hu et al. 2018",
+    )
 
 
 @spec
 class AmortizedSVGD(_SVGD, Amortized):
     """SVGD pulled back through a generator (Wang & Liu 2016; Eq. 14)."""
 
+    about: ClassVar[About] = About(
+        "SVGD with a generator: new draws at will",
+        "n (G + generator) + n² d",
+        "Wang & Liu 2016",
+    )
+
 
 @spec
 class AmortizedGFSD(_GFSD, Amortized):
     """GFSD pulled back through a generator."""
 
+    about: ClassVar[About] = About(
+        "GFSD with a generator",
+        "n (G + generator) + n² d",
+        "Liu et al. 2019; Ratzlaff et al. 2021",
+    )
+
 
 @spec
 class AmortizedGFSF(_GFSF, Amortized):
     """GFSF pulled back through a generator; its estimate lives on one set of particles."""
+
+    about: ClassVar[About] = About(
+        "GFSF with a generator",
+        "n (G + generator) + n² d + n³",
+        "Liu et al. 2019; Ratzlaff et al. 2021",
+    )
 
     batches: int = 1
 
@@ -237,3 +280,9 @@ class AmortizedGFSF(_GFSF, Amortized):
 @spec
 class AmortizedKSD(_KSD, Amortized):
     """The Fisher neural sampler (Hu et al. 2018)."""
+
+    about: ClassVar[About] = About(
+        "the Fisher neural sampler",
+        "n (G + generator + critic)",
+        "Hu et al. 2018",
+    )

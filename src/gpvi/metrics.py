@@ -1,0 +1,256 @@
+r"""How good predictions are: pure, compiled functions of arrays, NumPy's or JAX's.
+
+`m` counts the members of an ensemble or the draws of a posterior, `n` the data, `c` the classes. The predictive
+distribution is the mixture of its members, so that what needs a probability takes their mean p̄ = (1/m) Σ_j p_j, and
+what needs the members themselves has a leading axis m. A loss is the mean over the data.
+"""
+
+import functools
+import math
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy import special, stats
+from jaxtyping import Array, Float, Int, Scalar
+
+from gpvi.errors import InputError
+from gpvi.specs import require_choice, require_count
+
+BINS = 15
+"""M of the paper's calibration error (App. B)."""
+
+
+@jax.jit
+def accuracy(probabilities: Float[Array, "n c"], labels: Int[Array, " n"]) -> Scalar:
+    """The share of data whose most probable class is their own."""
+    _require_labels(probabilities.shape, labels)
+    return (probabilities.argmax(1) == labels).mean(dtype=probabilities.dtype)
+
+
+@jax.jit
+def categorical_nll(logits: Float[Array, "m n c"], labels: Int[Array, " n"]) -> Scalar:
+    """−log (1/m) Σ_j p_j(label); log-probabilities are logits, too."""
+    _require_labels(logits.shape[1:], labels)
+    each = jax.nn.log_softmax(logits)
+    chosen = jnp.take_along_axis(each, labels[None, :, None], axis=2)[..., 0]
+    return -_log_mean_exp(chosen).mean()
+
+
+@jax.jit
+def gaussian_mixture_nll(
+    means: Float[Array, "m n"], sds: Float[Array, "#m #n"], y: Float[Array, " n"]
+) -> Scalar:
+    """−log (1/m) Σ_j N(y; μ_j, σ_j²)."""
+    _require_values(means.shape[1:], y)
+    return -_log_mean_exp(stats.norm.logpdf(y, means, sds)).mean()
+
+
+@jax.jit
+def brier(probabilities: Float[Array, "n c"], labels: Int[Array, " n"]) -> Scalar:
+    """Σ_k (p_k − 1[k = label])², between 0 and 2 (Brier 1950)."""
+    _require_labels(probabilities.shape, labels)
+    truth = jax.nn.one_hot(labels, probabilities.shape[1], dtype=probabilities.dtype)
+    return ((probabilities - truth) ** 2).sum(1).mean()
+
+
+@jax.jit
+def rmse(mean: Float[Array, " n"], y: Float[Array, " n"]) -> Scalar:
+    """√ mean (μ − y)²."""
+    _require_values(mean.shape, y)
+    return jnp.sqrt(((mean - y) ** 2).mean())
+
+
+@jax.jit
+def crps_ensemble(draws: Float[Array, "m n"], y: Float[Array, " n"]) -> Scalar:
+    """The continuous ranked probability score of the empirical distribution: E|x − y| − ½ E|x − x′|.
+
+    With the draws sorted, E|x − x′| = (2/m²) Σ_i (2i − m − 1) x_(i). An empirical distribution of m draws scores
+    E|x − x′|/(2m) worse on average than the one it was drawn from (Gneiting & Raftery 2007).
+    """
+    _require_values(draws.shape[1:], y)
+    m = draws.shape[0]
+    weights = (2.0 * jnp.arange(1, m + 1) - m - 1) / m**2
+    spread = weights.astype(draws.dtype) @ jnp.sort(draws, axis=0)
+    return (jnp.abs(draws - y).mean(0) - spread).mean()
+
+
+@jax.jit
+def crps_gaussian(
+    mean: Float[Array, " n"], sd: Float[Array, " #n"], y: Float[Array, " n"]
+) -> Scalar:
+    """The same score of N(μ, σ²): σ (w (2Φ(w) − 1) + 2φ(w) − 1/√π), w = (y − μ)/σ."""
+    _require_values(mean.shape, y)
+    w = (y - mean) / sd
+    scaled = w * (2 * stats.norm.cdf(w) - 1) + 2 * stats.norm.pdf(w) - 1 / math.sqrt(math.pi)
+    return (sd * scaled).mean()
+
+
+@jax.jit
+def interval_coverage(
+    lower: Float[Array, " n"], upper: Float[Array, " n"], y: Float[Array, " n"]
+) -> Scalar:
+    """The share of data inside their closed intervals."""
+    _require_values(lower.shape, y)
+    _require_values(upper.shape, y)
+    return ((lower <= y) & (y <= upper)).mean(dtype=y.dtype)
+
+
+@jax.jit
+def entropy(probabilities: Float[Array, "*n c"]) -> Float[Array, "*n"]:
+    """−Σ_k p_k log p_k of each row, in nats."""
+    return special.entr(probabilities).sum(-1)
+
+
+@jax.jit
+def predictive_entropy(probabilities: Float[Array, "m n c"]) -> Float[Array, " n"]:
+    """H[p̄]: all the uncertainty of a class."""
+    return entropy(probabilities.mean(0))
+
+
+@jax.jit
+def mutual_information(probabilities: Float[Array, "m n c"]) -> Float[Array, " n"]:
+    """H[p̄] − (1/m) Σ_j H[p_j] ≥ 0: the part that comes of the members' disagreement (Houlsby et al. 2011)."""
+    return jnp.maximum(predictive_entropy(probabilities) - entropy(probabilities).mean(0), 0.0)
+
+
+@jax.jit
+def auroc(inliers: Float[Array, " n"], outliers: Float[Array, " o"]) -> Scalar:
+    """P(score of an outlier > that of an inlier) + ½ P(they are equal), from the scores of both."""
+    _require_scores(inliers, outliers)
+    below, at_most = _counts(inliers, outliers)
+    return ((below + at_most) / (2 * len(inliers))).mean()
+
+
+@jax.jit
+def aupr(inliers: Float[Array, " n"], outliers: Float[Array, " o"]) -> Scalar:
+    """Average precision of finding the outliers.
+
+    Σ_k (R_k − R_{k−1}) P_k over the thresholds is the mean, over the outliers, of the precision of the threshold that
+    just admits each; tied scores share theirs.
+    """
+    _require_scores(inliers, outliers)
+    false = len(inliers) - _counts(inliers, outliers)[0]
+    true = len(outliers) - _counts(outliers, outliers)[0]
+    return (true / (true + false)).mean()
+
+
+@functools.partial(jax.jit, static_argnames="recall")
+def false_positive_rate(
+    inliers: Float[Array, " n"], outliers: Float[Array, " o"], recall: float = 0.95
+) -> Scalar:
+    """The share of inliers that raise an alarm where at least `recall` of the outliers do (FPR@95).
+
+    The outliers are the positives. Where the inliers are to be the positives, as in some of the literature, swap
+    the arguments and negate both.
+    """
+    _require_scores(inliers, outliers)
+    if not 0 < recall <= 1:
+        raise InputError(f"recall is {recall!r}; it must be above 0 and at most 1, such as 0.95.")
+    found = math.ceil(recall * len(outliers) * (1 - 1e-12))
+    return (inliers >= jnp.sort(outliers)[len(outliers) - found]).mean(dtype=inliers.dtype)
+
+
+class Reliability(NamedTuple):
+    """Predictions by their confidence, the probability of the class they name; the means of an empty bin are NaN."""
+
+    confidence: Float[Array, " bins"]
+    """The mean confidence in each bin."""
+    accuracy: Float[Array, " bins"]
+    """The share of right predictions in each bin."""
+    share: Float[Array, " bins"]
+    """The share of all predictions that is in each bin."""
+
+    @property
+    def error(self) -> Scalar:
+        """The expected calibration error Σ_b share_b |accuracy_b − confidence_b|."""
+        gaps = jnp.abs(self.accuracy - self.confidence)
+        return jnp.where(self.share > 0, self.share * gaps, 0.0).sum()
+
+
+@functools.partial(jax.jit, static_argnames=("bins", "equal"))
+def reliability(
+    probabilities: Float[Array, "n c"],
+    labels: Int[Array, " n"],
+    bins: int = BINS,
+    equal: Literal["mass", "width"] = "mass",
+) -> Reliability:
+    """Predictions sorted by confidence into bins of equal "mass" (the paper's) or equal "width" in [0, 1].
+
+    Bins of equal mass cut through predictions of one confidence, so these share their mean accuracy: the order of the
+    data means nothing. A bin of equal width is ((b − 1)/M, b/M] (Guo et al. 2017).
+    """
+    _require_labels(probabilities.shape, labels)
+    require_count("bins", bins, f"The paper uses {BINS}.")
+    require_choice(equal, ("mass", "width"), "equal")
+    n = len(labels)
+    order = jnp.argsort(probabilities.max(1))
+    confidence = probabilities.max(1)[order]
+    right = (probabilities.argmax(1) == labels)[order].astype(confidence.dtype)
+    if equal == "mass":
+        bin_of = jnp.asarray(np.arange(n) * bins // n)
+        is_new = confidence[1:] != confidence[:-1]
+        group = jnp.concatenate([jnp.zeros(1, int), jnp.cumsum(is_new)])
+        right = _means(right, group, n)[group]
+    else:
+        bin_of = jnp.clip(jnp.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+    share = jnp.zeros(bins, confidence.dtype).at[bin_of].add(1.0 / n)
+    return Reliability(_means(confidence, bin_of, bins), _means(right, bin_of, bins), share)
+
+
+@functools.partial(jax.jit, static_argnames=("bins", "equal"))
+def calibration_error(
+    probabilities: Float[Array, "n c"],
+    labels: Int[Array, " n"],
+    bins: int = BINS,
+    equal: Literal["mass", "width"] = "mass",
+) -> Scalar:
+    """ECE = Σ_b share_b |accuracy_b − confidence_b|, see `reliability`."""
+    return reliability(probabilities, labels, bins=bins, equal=equal).error
+
+
+def _log_mean_exp(values: Float[Array, "m n"]) -> Float[Array, " n"]:
+    return special.logsumexp(values, axis=0) - math.log(values.shape[0])
+
+
+def _means(
+    values: Float[Array, " n"], group: Int[Array, " n"], groups: int
+) -> Float[Array, " groups"]:
+    """The mean of each group, NaN for an empty one."""
+    count = jax.ops.segment_sum(jnp.ones_like(values), group, groups)
+    return jax.ops.segment_sum(values, group, groups) / count
+
+
+def _counts(
+    scores: Float[Array, " n"], at: Float[Array, " k"]
+) -> tuple[Float[Array, " k"], Float[Array, " k"]]:
+    """How many scores are below each point, and how many at most there."""
+    ordered = jnp.sort(scores)
+    below, at_most = (jnp.searchsorted(ordered, at, side) for side in ("left", "right"))
+    return below.astype(at.dtype), at_most.astype(at.dtype)
+
+
+def _require_values(shape: tuple[int, ...], y: Array) -> None:
+    """Refuse shapes that would broadcast into something else than one y to each prediction."""
+    if y.ndim != 1 or shape != y.shape or y.size == 0:
+        raise InputError(
+            f"the predictions have shape {shape} for y of shape {y.shape}; both must be (n,) with n ≥ 1: "
+            "remove axes of length one with y.ravel()."
+        )
+
+
+def _require_labels(shape: tuple[int, ...], labels: Array) -> None:
+    if labels.ndim != 1 or len(shape) != 2 or shape[0] != len(labels) or labels.size == 0:
+        raise InputError(
+            f"the predictions have shape {shape} for labels of shape {labels.shape}; they must be (n, classes) and "
+            "(n,), n ≥ 1, with labels 0, 1, … as columns of the predictions."
+        )
+
+
+def _require_scores(inliers: Array, outliers: Array) -> None:
+    for name, scores in (("inliers", inliers), ("outliers", outliers)):
+        if scores.ndim != 1 or scores.size == 0:
+            raise InputError(
+                f"the scores of {name} have shape {scores.shape}; give one axis with at least one score."
+            )

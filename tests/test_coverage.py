@@ -7,7 +7,7 @@ import pytest
 
 import gpvi
 from gpvi.affine import Affine
-from gpvi.coverage import coverage
+from gpvi.coverage import inside_evidence, missing, outside_evidence
 from gpvi.generators import Linear
 from gpvi.generators.linear import LinearMap
 from gpvi.target import Whitened
@@ -29,24 +29,27 @@ def test_a_generator_on_one_mode_is_seen_to_miss_the_other():
     density = whitened(two_modes, mean, sd)
     one_mode = Linear().build(1, key=jax.random.key(0), dtype=jnp.float32)
     one_mode = LinearMap(one_mode.weight / sd, one_mode.bias + (3 - mean) / sd)
-    seen = coverage(density, one_mode, key=jax.random.key(1))
-    assert seen is not None
-    assert abs(seen.log_evidence) < 0.05
-    assert seen.gap == pytest.approx(-np.log(0.7), abs=0.05)
-    assert seen.misses
+    outside = outside_evidence(density, key=jax.random.key(1))
+    inside = inside_evidence(density, one_mode, key=jax.random.key(2))
+    assert outside is not None
+    assert abs(outside.log_evidence) < 4 * outside.se
+    assert inside.effective_share > 0.5, "from inside most looks well"
+    assert missing(inside, outside) == pytest.approx(0.3, abs=0.03)
 
 
 def test_an_exact_generator_misses_nothing():
     density = whitened(lambda x: -0.5 * ((x[0] - 5) / 2) ** 2, 5.0, 2.0)
     exact = Linear().build(1, key=jax.random.key(0), dtype=jnp.float32)
-    seen = coverage(density, exact, key=jax.random.key(1))
-    assert seen is not None
-    assert abs(seen.gap) < 5 * seen.se + 1e-3
-    assert not seen.misses
+    outside = outside_evidence(density, key=jax.random.key(1))
+    inside = inside_evidence(density, exact, key=jax.random.key(2))
+    assert inside.log_evidence == pytest.approx(np.log(2 * np.sqrt(2 * np.pi)), abs=1e-3)
+    assert missing(inside, outside) == 0.0
 
 
 def test_in_many_dimensions_nothing_is_claimed():
     target = gpvi.Target(lambda x: -0.5 * (x**2).sum(), dim=60)
     density = Whitened(target, Affine.identity(60, jnp.float32))
-    far_too_narrow = Linear().build(60, key=jax.random.key(0), dtype=jnp.float32)
-    assert coverage(density, far_too_narrow, key=jax.random.key(1)) is None
+    exact = Linear().build(60, key=jax.random.key(0), dtype=jnp.float32)
+    outside = outside_evidence(density, key=jax.random.key(1))
+    assert outside is None
+    assert missing(inside_evidence(density, exact, key=jax.random.key(2)), outside) is None

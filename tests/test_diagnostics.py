@@ -11,9 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gpvi.diagnostics import conditioning, diagnose, effective_share, smoothed_log_weights
+from gpvi.diagnostics import (
+    Diagnosis,
+    conditioning,
+    effective_share,
+    importance,
+    smoothed_log_weights,
+    weighting,
+)
 from gpvi.generators import Triangular
 from gpvi.generators.linear import LinearMap
+from gpvi.verdict import Verdict
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -21,8 +29,9 @@ log_ratios = arrays(float, st.integers(1, 40), elements=st.floats(-30, 30))
 
 
 def checked(log_p, log_q, **options):
-    given = {"fold": 0.0, "condition": 1.0, "injective": True} | options
-    return diagnose(log_p=jnp.asarray(log_p), log_q=jnp.asarray(log_q), **given)
+    found, _ = importance(jnp.asarray(log_p) - jnp.asarray(log_q))
+    given = {"fold": 0.0, "condition": 1.0, "density": "exact"} | options
+    return Diagnosis(verdict=Verdict("good", "made up"), **found._asdict(), **given)
 
 
 @settings(max_examples=50)
@@ -119,14 +128,34 @@ def test_nothing_finite_is_said_not_raised():
 
 
 def test_folds_decide_what_densities_are_worth():
-    free = {"injective": False}
     zeros = np.zeros(100)
-    unverified = checked(zeros, zeros, **free)
-    invalid = checked(zeros, zeros, fold=0.125, **free)
-    assert (unverified.density, invalid.density) == ("unverified", "invalid")
+    unverified = checked(zeros, zeros, density="unverified")
+    invalid = checked(zeros, zeros, fold=0.125, density="invalid")
     assert "unverified" in str(unverified)
     assert "WARNING: 12.5% of the draws lie on a fold" in str(invalid)
     assert "Triangular" in str(invalid)
+
+
+def test_log_evidence_is_the_log_of_the_mean_weight():
+    """q = N(½, 1) against p = e³ N(0, 1)."""
+    x = 0.5 + np.random.default_rng(5).standard_normal(40_000)
+    ratios = 3.0 - 0.5 * x**2 + 0.5 * (x - 0.5) ** 2
+    found, _ = importance(jnp.asarray(ratios))
+    assert abs(found.log_evidence - 3.0) < 4 * found.log_evidence_se
+    assert found.log_evidence_se == pytest.approx(np.sqrt(np.expm1(0.25) / 40_000), rel=0.1)
+    assert found.log_evidence > found.elbo
+
+
+def test_weighting_finds_the_moments_of_the_target():
+    rng = np.random.default_rng(7)
+    x = np.array([1.0, 0.0]) + rng.standard_normal((50_000, 2)) * [1.0, 1.5]
+    log_p, log_q = -0.5 * x**2, -0.5 * ((x - [1.0, 0.0]) / [1.0, 1.5]) ** 2
+    _, log_weights = importance(jnp.asarray((log_p - log_q).sum(1)))
+    found = weighting(jnp.asarray(x), log_weights)
+    np.testing.assert_allclose(found.weighted_mean, 0, atol=0.05)
+    np.testing.assert_allclose(found.weighted_sd, 1, atol=0.05)
+    assert found.mean_shift == pytest.approx(1, abs=0.06)
+    assert found.log_spread_shift == pytest.approx(np.log(1.5), abs=0.05)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from cases import SPLINE_SHAPES, Shape, built, example, seeds
+from cases import FLOW_SHAPES, Shape, built, example, seeds
 from gpvi.directions import (
     GFSDDirection,
     GFSFDirection,
@@ -84,7 +84,7 @@ INVERTIBLE = {
     "linear": ("linear", Shape(3, 3, ()), "dense"),
     "affine": ("affine", Shape(4, 2, (3,)), "bare"),
     "affine-conditional": ("affine-conditional", Shape(4, 2, (3,)), "dense"),
-    "spline": ("spline", SPLINE_SHAPES["diagonal"], "diagonal"),
+    "spline": ("spline", FLOW_SHAPES["diagonal"], "diagonal"),
 }
 
 

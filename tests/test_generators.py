@@ -7,7 +7,18 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
-from cases import CONDITIONINGS, INJECTIVE, KINDS, Shape, built, example, perturbed, seeds, shapes
+from cases import (
+    CONDITIONINGS,
+    INJECTIVE,
+    INVERTIBLE,
+    KINDS,
+    Shape,
+    built,
+    example,
+    perturbed,
+    seeds,
+    shapes,
+)
 from gpvi import generators
 from gpvi.errors import InputError, NotAvailableError, UnknownOptionError
 from gpvi.generators import SplineFlow
@@ -16,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 
 @eqx.filter_jit
-def described(generator, z, elsewhere, y_tail):
+def described(generator, invertible, z, elsewhere, y_tail):
     """What a generator says of its own Jacobian at z, beside that Jacobian."""
     z_head, z_tail = generator.split(z)
     x, sign, log_det = generator.transform_and_log_det(z)
@@ -32,7 +43,7 @@ def described(generator, z, elsewhere, y_tail):
         "x": x,
         "log_det_with_x": jnp.stack([sign, log_det]),
     }
-    if generator.injective:
+    if invertible:
         found["inverse"] = generator.inverse(x)
     if generator.constant_head:
         found["A_elsewhere"] = generator.head_jacobian(generator.split(elsewhere)[0]).as_matrix()
@@ -50,7 +61,9 @@ def test_against_the_dense_jacobian(kind, how):
         k = generator.latent
         z, elsewhere = jnp.asarray(rng.standard_normal((2, shape.dim)))
         y_tail = jnp.asarray(rng.standard_normal(shape.dim - k))
-        found = jax.tree.map(np.asarray, described(generator, z, elsewhere, y_tail))
+        found = jax.tree.map(
+            np.asarray, described(generator, kind in INVERTIBLE, z, elsewhere, y_tail)
+        )
         J = found["J"]
         assume(np.linalg.cond(J) < 1e5)
         A, B, tail_block = J[:k, :k], J[k:, :k], J[k:, k:]
@@ -80,7 +93,7 @@ def test_against_the_dense_jacobian(kind, how):
 def test_inverse_is_refused_where_there_is_none(kind):
     generator = built(kind, Shape(3, 1, (4,)))
     assert generator.injective == (kind in INJECTIVE)
-    if kind not in INJECTIVE:
+    if kind not in INVERTIBLE:
         with pytest.raises(NotAvailableError, match=r"no exact inverse.*Triangular"):
             generator.inverse(jnp.zeros(3))
 
@@ -101,6 +114,16 @@ def test_linear_starts_at_the_identity(getkey):
     z = jax.random.normal(getkey(), (4,))
     generator = generators.Linear().build(4, key=getkey(), dtype=jnp.float64)
     np.testing.assert_array_equal(generator(z), z)
+
+
+@pytest.mark.parametrize("dim", [1, 3])
+def test_planar_starts_at_the_identity_and_autoregressive_at_a_permutation(dim, getkey):
+    z = jax.random.normal(getkey(), (dim,))
+    planar, autoregressive = (
+        built(kind, Shape(dim, dim, ())) for kind in ("planar", "autoregressive")
+    )
+    np.testing.assert_allclose(planar(z), z, atol=1e-6)
+    np.testing.assert_allclose(np.sort(autoregressive(z)), np.sort(z), atol=1e-12)
 
 
 @pytest.mark.parametrize("latent", [1, 3])
@@ -161,6 +184,10 @@ def test_latent_must_fit_the_target(spec, latent, getkey):
         (lambda: generators.Triangular(scale=-1.0), "-1.0.*> 0"),
         (lambda: generators.Triangular(head="splin"), "'splin'.*Did you mean 'spline'"),
         (lambda: generators.Triangular(scale_form="fixed"), "scale_form 'fixed'.*conditional"),
+        (lambda: generators.Diagonal(0.0), "scale .* is 0.0.*> 0"),
+        (lambda: generators.FullRank(-1.0), "scale .* is -1.0.*> 0"),
+        (lambda: generators.Planar(0), "depth is 0.*≥ 1"),
+        (lambda: generators.Autoregressive(width=0), "width of the flow is 0.*≥ 1"),
         (lambda: SplineFlow(layers=0), "layers of the spline flow is 0"),
         (lambda: SplineFlow(interval=-5.0), "interval of the spline flow is -5.0"),
         (lambda: generators.Residual(latnt=2), "latnt.*Did you mean 'latent'"),  # pyright: ignore

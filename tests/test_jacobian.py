@@ -8,7 +8,7 @@ import optax
 import pytest
 from hypothesis import assume, given, settings
 
-from cases import CONDITIONINGS, KINDS, Shape, built, example, perturbed, seeds
+from cases import CONDITIONINGS, FLOWS, KINDS, Shape, built, example, perturbed, seeds
 from gpvi.errors import InputError
 from gpvi.generators import Head
 from gpvi.generators.linear import LinearMap
@@ -65,7 +65,7 @@ def against_lu(kind, shape, how, solvers):
 @pytest.mark.parametrize("how", CONDITIONINGS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_direct_solvers_against_lu(kind, how):
-    against_lu(kind, Shape(3, 1, (4,)) if kind == "spline" else Shape(4, 2, (4,)), how, DIRECT)
+    against_lu(kind, Shape(3, 1, (4,)) if kind in FLOWS else Shape(4, 2, (4,)), how, DIRECT)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -251,11 +251,7 @@ def test_bad_input_is_refused(call, told):
 
 
 def test_shapes_that_would_broadcast_are_refused():
-    """As users without shape checks see it: a column against a row would be an n × n matrix."""
-    from jaxtyping import jaxtyped
-
-    with jaxtyped("context"), pytest.raises((InputError, TypeError)):
-        metrics.rmse(np.ones((3, 1)), np.ones(3))
+    """A column against a row would be an n × n matrix."""
     with pytest.raises(InputError, match=r"\(3, 1\) for y of shape \(3,\)"):
         metrics._require_values((3, 1), jnp.ones(3))
     with pytest.raises(InputError, match=r"\(3,\) for labels of shape \(3,\)"):

@@ -184,21 +184,28 @@ def test_no_inverse_no_log_prob(generator, getkey):
     [
         (
             lambda p, key: p.sample(21, key=key),
-            ("20 particles", "21 draws", "GPVI", "particles=21"),
+            ("20 draws", "21 draws", "GPVI", "train with more"),
         ),
         (lambda p, key: p.sample_and_log_prob(3, key=key), ("density", "GPVI", "amortised")),
         (lambda p, key: p.log_prob(jnp.zeros((2, 3))), ("density", "GPVI", "amortised")),
-        (lambda p, key: p.with_target(gaussian_target()).diagnose(key=key), ("density", "GPVI")),
         (lambda p, key: p.with_target(gaussian_target()).resample(3, key=key), ("density", "GPVI")),
-        (lambda p, key: p.generator, ("20 particles", "GPVI", "AmortizedSVGD")),
+        (lambda p, key: p.generator, ("20 draws", "GPVI", "AmortizedSVGD")),
     ],
-    ids=["sample", "sample_and_log_prob", "log_prob", "diagnose", "resample", "generator"],
+    ids=["sample", "sample_and_log_prob", "log_prob", "resample", "generator"],
 )
 def test_particles_say_what_they_cannot_and_who_can(ask, names, getkey):
     with pytest.raises(NotAvailableError) as caught:
         ask(particle_posterior(), getkey())
     for name in ("SVGD", *names):
         assert name in str(caught.value)
+
+
+def test_particles_are_diagnosed_by_what_needs_no_density(getkey):
+    target = gpvi.Target(lambda x: -0.5 * x @ x, dim=3, dtype="float32")
+    found = particle_posterior().with_target(target).diagnose(key=getkey())
+    assert found.elbo is None
+    assert found.discrepancy is not None
+    assert "Stein" in str(found)
 
 
 def test_particles_are_drawn_without_repetition(getkey):
@@ -224,6 +231,8 @@ def test_without_its_target(what, getkey):
         ask(posterior)
     ask(posterior.with_target(gaussian_target()))
     assert posterior.target is None
+    with pytest.raises(InputError, match=r"float32, the posterior float64"):
+        posterior.with_target(gpvi.Target(lambda x: -x @ x, dim=3, dtype="float32"))
     with pytest.raises(InputError, match=r"dim=2, the posterior 3"):
         posterior.with_target(gpvi.Target(lambda x: -x @ x, dim=2))
 

@@ -6,7 +6,8 @@ a method: SVGD, GFSD, GFSF and KSD on `Particles`, and the same four amortised o
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, Float, PRNGKeyArray
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray
 
 from gpvi.generators import AbstractGenerator
 
@@ -22,6 +23,64 @@ class Particles(eqx.Module):
     def particles(self, z: None) -> Float[Array, "n d"]:
         """x_i = θ_i."""
         return self.positions
+
+    @property
+    def drawn(self) -> Float[Array, "m d"]:
+        """The rows that hold a draw: all of them."""
+        return self.positions
+
+
+class Chains(Particles):
+    """The draws of Markov chains: row i·c + j is draw i of chain j of the c chains.
+
+    The table has its full size from the start; `kept` draws of each chain have been written so far, and `divergent`
+    says for each row whether the transition that led to it diverged.
+    """
+
+    divergent: Bool[Array, " n"]
+    kept: Int[Array, ""]
+    chains: int = eqx.field(static=True)
+
+    @classmethod
+    def empty(cls, chains: int, draws: int, dim: int, dtype: DTypeLike) -> "Chains":
+        """A table without draws."""
+        rows = chains * draws
+        kept = jnp.zeros((), jnp.int32)
+        return cls(jnp.zeros((rows, dim), dtype), jnp.zeros(rows, bool), kept, chains)
+
+    def write(
+        self,
+        index: Int[Array, ""],
+        positions: Float[Array, "c d"],
+        divergent: Bool[Array, " c"],
+        *,
+        when: Bool[Array, ""],
+    ) -> "Chains":
+        """Put draw number `index` of every chain in its rows, where `when` holds; in place under `jit`."""
+
+        def put(table: Array, rows: Array) -> Array:
+            first = index * self.chains
+            old = jax.lax.dynamic_slice_in_dim(table, first, self.chains)
+            return jax.lax.dynamic_update_slice_in_dim(table, jnp.where(when, rows, old), first, 0)
+
+        kept = jnp.where(when, index + 1, self.kept).astype(self.kept.dtype)
+        return Chains(
+            put(self.positions, positions), put(self.divergent, divergent), kept, self.chains
+        )
+
+    @property
+    def drawn(self) -> Float[Array, "m d"]:
+        """The rows written so far."""
+        return self.positions[: int(self.kept) * self.chains]
+
+    def by_chain(self, rows: Float[Array, "m d"]) -> Float[Array, "c n d"]:
+        """Rows in the order of `drawn` with an axis for the chains."""
+        return rows.reshape(-1, self.chains, rows.shape[-1]).swapaxes(0, 1)
+
+    @property
+    def divergences(self) -> int:
+        """How many of the draws follow a transition that diverged."""
+        return int(self.divergent[: int(self.kept) * self.chains].sum())
 
 
 class Sampler(eqx.Module):

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gpvi.records import Record
 
 KINDS = ("methods", "experiments")
+MOST_ACROSS = 6
+"""A table with more problems than this has them as rows."""
 DEMO_SEEDS = 3
 DEMO_METHODS = {"energy": ("GPVI (default)",), "blr": ("GPVI (pathwise)", "Amortized SVGD", "SVGD")}
 
@@ -97,7 +99,8 @@ def list_(
 @app.command()
 def run(
     experiments: Annotated[
-        list[str], typer.Argument(metavar="EXPERIMENT...", help="blr, energy: see gpvi list.")
+        list[str],
+        typer.Argument(metavar="EXPERIMENT...", help="blr, energy, posteriordb: see gpvi list."),
     ],
     methods: Annotated[
         list[str] | None,
@@ -110,12 +113,25 @@ def run(
     preset: Annotated[str, typer.Option(help="smoke, demo, best or paper.")] = "best",
     seeds: Annotated[int, typer.Option(metavar="N", help="Run seeds 0 to N − 1.")] = 3,
     out: Out = Path("runs"),
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir",
+            metavar="DIR",
+            help="Where the data lie, for the experiments that read some; none are shipped.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
 ) -> None:
     """Run experiments; each method leaves one record in the output directory."""
+    from gpvi.experiments import ReadsData
+
     if seeds < 1:
         raise InputError(f"--seeds is {seeds}; give 1 or more.")
-    jobs = _jobs(experiments, methods or [], preset)
+    jobs = [
+        (e.reading(data_dir) if isinstance(e, ReadsData) else e, label)
+        for e, label in _jobs(experiments, methods or [], preset)
+    ]
     _run(jobs, preset, range(seeds), out, as_json=as_json)
 
 
@@ -161,6 +177,9 @@ def _jobs(
     chosen = [experiment(name) for name in dict.fromkeys(names)]
     if preset not in PRESETS:
         raise UnknownOptionError("preset", preset, PRESETS)
+    for e in chosen:
+        if not e.recipes(preset):
+            raise UnknownOptionError(f"preset of {e.name}", preset, filter(e.recipes, PRESETS))
     if not methods:
         return [(e, label) for e in chosen for label in e.recipes(preset)]
     for method in methods:
@@ -224,7 +243,7 @@ def _as_json(record: "Record", path: Path) -> dict[str, Any]:
 
 
 def _show(experiment: "Experiment", record: "Record") -> None:
-    """A record as a table: metrics down, problems across."""
+    """A record as a table: metrics down and problems across, or the other way where problems are many."""
     from rich import box
     from rich.table import Table
 
@@ -237,14 +256,28 @@ def _show(experiment: "Experiment", record: "Record") -> None:
         show_header=len(experiment.cases) > 1,
     )
     table.add_column("", no_wrap=True)
-    for title in experiment.cases.values():
-        table.add_column(title, justify="right", no_wrap=True)
-    if len(experiment.cases) == 1:
-        table.add_column("", style="dim")
     beside = {m.floor for m in experiment.metrics} if len(experiment.cases) == 1 else set()
-    for metric in experiment.metrics:
-        cells = [_cell(record, case, metric) for case in experiment.cases]
-        if any(cells) and metric.key not in beside:
+    rows = {
+        metric: [_cell(record, case, metric) for case in experiment.cases]
+        for metric in experiment.metrics
+        if metric.key not in beside
+    }
+    rows = {metric: cells for metric, cells in rows.items() if any(cells)}
+    if len(experiment.cases) > MOST_ACROSS:
+        shown = experiment.tables[0].metrics
+        rows = {metric: cells for metric, cells in rows.items() if metric.key in shown}
+        for metric in rows:
+            table.add_column(metric.label, justify="right")
+        for number, title in enumerate(experiment.cases.values()):
+            across = [cells[number] for cells in rows.values()]
+            if any(across):
+                table.add_row(title, *across)
+    else:
+        for title in experiment.cases.values():
+            table.add_column(title, justify="right", no_wrap=True)
+        if len(experiment.cases) == 1:
+            table.add_column("", style="dim")
+        for metric, cells in rows.items():
             table.add_row(metric.label, *cells, *([metric.meaning] if len(cells) == 1 else []))
     console = _console()
     console.print(table)
@@ -298,17 +331,22 @@ def _list_methods(console: "Console") -> None:
 
     table = Table(title="methods", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("gpvi.", no_wrap=True)
-    table.add_column("what it is")
+    table.add_column("what it is for")
     table.add_column("new draws", justify="center")
     table.add_column("density", justify="center")
+    table.add_column("cost of a step")
+    table.add_column("reference")
     for method in METHODS:
-        summary = (method.__doc__ or "").strip().partition("\n")[0].rstrip(".")
         table.add_row(
             method.__name__,
-            summary,
+            method.about.purpose,
             "●" if method.generative else "",
             "●" if method.density else "",
+            method.about.cost,
+            method.about.citation,
         )
+    table.caption = "n draws in dimension d, k coordinates in the head; G is a gradient of log p"
+    table.caption_justify = "left"
     console.print(table)
 
 

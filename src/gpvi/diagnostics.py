@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Scalar
 
 from gpvi.generators import AbstractGenerator
+from gpvi.verdict import Verdict
 
 
 def fold_fraction(signs: Float[Array, " n"]) -> Scalar:
@@ -56,41 +59,166 @@ def smoothed_log_weights(log_ratios: Float[Array, " n"]) -> tuple[Float[Array, "
     return jnp.where(finite, log_weights, -jnp.inf), k_hat
 
 
-@dataclasses.dataclass(frozen=True)
-class Diagnosis:
-    """What can be said of q against p from draws of q; `str` of it is a table."""
+class Weighting(NamedTuple):
+    """Means and standard deviations before and after importance weighting."""
+
+    mean: Float[np.ndarray, " d"]
+    sd: Float[np.ndarray, " d"]
+    weighted_mean: Float[np.ndarray, " d"]
+    weighted_sd: Float[np.ndarray, " d"]
+
+    @property
+    def mean_shift(self) -> float:
+        """The largest move of a mean, in standard deviations."""
+        return float(np.abs((self.weighted_mean - self.mean) / self.sd).max())
+
+    @property
+    def log_spread_shift(self) -> float:
+        """The largest |log| of the ratio of standard deviations."""
+        return float(np.abs(np.log(self.weighted_sd / self.sd)).max())
+
+
+def weighting(x: Float[Array, "n d"], log_weights: Float[Array, " n"]) -> Weighting:
+    """Moments of the draws x, and of the same with normalised weights."""
+    points, weights = np.asarray(x, np.float64), np.exp(np.asarray(log_weights, np.float64))
+    weights = weights / weights.sum()
+    mean = weights @ points
+    variance = weights @ (points - mean) ** 2
+    return Weighting(points.mean(0), points.std(0), mean, np.sqrt(variance))
+
+
+class Importance(NamedTuple):
+    """What log p − log q at draws of q says: the bound, the evidence, and how far the weights can be relied on."""
 
     elbo: float
     elbo_se: float
+    log_evidence: float
+    log_evidence_se: float
     effective_share: float
     """Importance ESS as a share of the draws."""
     k_hat: float
-    fold: float
-    condition: float
-    density: str
-    """"exact" for injective generators, "unverified" for others without a fold seen, "invalid" with one."""
     rejected: float
     """The share of draws at which log p was not finite."""
     draws: int
+
+
+def importance(
+    log_ratios: Float[Array, " n"],
+) -> tuple[Importance, Float[Array, " n"]]:
+    """The summary of log p − log q, and Pareto-smoothed, normalised log weights.
+
+    log Z = log E_q[p/q], from the smoothed weights; its standard error is √((1/share − 1)/n).
+    """
+    ratios = np.asarray(log_ratios, np.float64)
+    finite = np.isfinite(ratios)
+    n, kept = len(ratios), ratios[finite]
+    log_weights, k_hat = smoothed_log_weights(log_ratios)
+    if not len(kept):
+        nothing = Importance(-math.inf, math.nan, -math.inf, math.nan, 0.0, math.inf, 1.0, n)
+        return nothing, log_weights
+    share = float(effective_share(jnp.where(jnp.asarray(finite), log_ratios, -jnp.inf)))
+    top = kept.max()
+    evidence = float(top + np.log(np.exp(kept - top).sum() / n))
+    found = Importance(
+        elbo=float(kept.mean()),
+        elbo_se=float(kept.std() / math.sqrt(len(kept))),
+        log_evidence=evidence,
+        log_evidence_se=math.sqrt(max(1 / share - 1, 0.0) / n),
+        effective_share=share,
+        k_hat=float(k_hat),
+        rejected=float(1 - finite.mean()),
+        draws=n,
+    )
+    return found, log_weights
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnosis:
+    """What can be said of a posterior; `str` of it is a table that ends in the verdict.
+
+    What a method cannot know is None: without a density all that rests on log q, with fewer than two chains R̂.
+    """
+
+    draws: int
+    verdict: Verdict
+    elbo: float | None = None
+    elbo_se: float | None = None
+    log_evidence: float | None = None
+    """By importance sampling from q."""
+    log_evidence_se: float | None = None
+    effective_share: float | None = None
+    """Importance ESS as a share of the draws."""
+    k_hat: float | None = None
+    fold: float | None = None
+    condition: float | None = None
+    density: str = "none"
+    """"exact" for injective generators, "unverified" for others without a fold seen, "invalid" with one."""
+    rejected: float = 0.0
+    """The share of draws at which log p was not finite."""
+    missing: float | None = None
+    """The share of the posterior that the draws miss beyond doubt; None where that cannot be judged."""
+    weighting: Weighting | None = None
+    stein_spread: tuple[float, float] | None = None
+    """−E[(x_i − m_i) s_i], least and largest, in the coordinates of training: 1 where the spread is right."""
+    discrepancy: float | None = None
+    """The kernel Stein discrepancy."""
+    discrepancy_p: float | None = None
+    rhat: float | None = None
+    ess: float | None = None
+    """The least effective sample size, bulk or tail, of any coordinate of the chains."""
+    divergences: int | None = None
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        rows = [
-            ("ELBO", f"{self.elbo:.4f} ± {self.elbo_se:.4f}", "a lower bound on log evidence"),
-            ("importance ESS", f"{self.effective_share:.3f} of {self.draws}", "1 where q = p"),
-            ("k̂", f"{self.k_hat:.2f}", _k_hat_in_words(self.k_hat)),
-            ("fold fraction", f"{self.fold:.3f}", f"densities are {self.density}"),
-            (
-                "conditioning of A",
-                f"{self.condition:.3g}",
-                "largest singular value over the smallest",
-            ),
-        ]
-        if self.rejected > 0:
-            rows.append(("rejected draws", f"{self.rejected:.3f}", "log p was not finite there"))
+        rows = [row for row in self._rows() if row is not None]
         widths = [max(len(row[i]) for row in rows) for i in range(2)]
         lines = [f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows]
-        return "\n".join([*lines, *self.warnings])
+        return "\n".join([*lines, *self.warnings, str(self.verdict)])
+
+    def _rows(self) -> Iterator[tuple[str, str, str] | None]:
+        if self.elbo is not None:
+            yield "ELBO", f"{self.elbo:.4f} ± {self.elbo_se:.4f}", "a lower bound on log evidence"
+            yield (
+                "log evidence",
+                f"{self.log_evidence:.4f} ± {self.log_evidence_se:.4f}",
+                "by importance sampling",
+            )
+            yield "importance ESS", f"{self.effective_share:.3f} of {self.draws}", "1 where q = p"
+            yield "k̂", f"{self.k_hat:.2f}", _k_hat_in_words(self.k_hat or 0.0)
+        if self.weighting is not None:
+            moved = f"{self.weighting.mean_shift:.3f} sd, {math.expm1(self.weighting.log_spread_shift):.1%}"
+            yield "weights move", moved, "the mean and the spread of some coordinate by this much"
+        if self.missing is not None:
+            yield "missed", f"{self.missing:.1%}", "of the posterior, beyond doubt"
+        if self.fold is not None:
+            yield "fold fraction", f"{self.fold:.3f}", f"densities are {self.density}"
+            yield (
+                "conditioning of A",
+                f"{self.condition:.3g}",
+                "largest singular value over the least",
+            )
+        if self.stein_spread is not None:
+            low, high = self.stein_spread
+            yield (
+                "Stein spread",
+                f"{low:.2f} to {high:.2f}",
+                "of the coordinates; 1 where it is right",
+            )
+            yield (
+                "Stein discrepancy",
+                f"{self.discrepancy:.3g} (p = {self.discrepancy_p:.2f})",
+                "a small p rules out independent draws of the posterior",
+            )
+        if self.rhat is not None:
+            yield "R̂", f"{self.rhat:.3f}", "1 where the chains agree"
+            yield (
+                "ESS of the chains",
+                f"{self.ess:.0f}",
+                "the least over coordinates, bulk and tail",
+            )
+            yield "divergences", f"{self.divergences}", "none is right"
+        if self.rejected > 0:
+            yield "rejected draws", f"{self.rejected:.3f}", "log p was not finite there"
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -107,35 +235,6 @@ class Diagnosis:
                 "are unverified."
             )
         return tuple(said)
-
-
-def diagnose(
-    *,
-    log_p: Float[Array, " n"],
-    log_q: Float[Array, " n"],
-    fold: float,
-    condition: float,
-    injective: bool,
-    notes: tuple[str, ...] = (),
-) -> Diagnosis:
-    """A diagnosis from log p and log q at draws of q."""
-    ratios = log_p - log_q
-    finite = np.isfinite(np.asarray(ratios))
-    kept = np.asarray(ratios)[finite]
-    _, k_hat = smoothed_log_weights(ratios)
-    share = effective_share(jnp.where(jnp.asarray(finite), ratios, -jnp.inf)) if len(kept) else 0.0
-    return Diagnosis(
-        elbo=float(kept.mean()) if len(kept) else -math.inf,
-        elbo_se=float(kept.std() / math.sqrt(len(kept))) if len(kept) else math.nan,
-        effective_share=float(share),
-        k_hat=float(k_hat),
-        fold=fold,
-        condition=condition,
-        density="exact" if injective else ("unverified" if fold == 0 else "invalid"),
-        rejected=float(1 - finite.mean()),
-        draws=len(finite),
-        notes=notes,
-    )
 
 
 def _k_hat_in_words(k_hat: float) -> str:

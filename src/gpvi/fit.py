@@ -6,12 +6,14 @@ random is carried along.
 """
 
 import dataclasses
+import functools
+import math
 import signal
 import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -21,13 +23,12 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from gpvi.affine import Affine
-from gpvi.carriers import Sampler
-from gpvi.coverage import coverage
+from gpvi.coverage import outside_evidence
 from gpvi.errors import DivergenceError, InputError, NotAvailableError
-from gpvi.generators import AbstractGenerator
 from gpvi.methods import GPVI, Method
-from gpvi.methods.base import Learner, State
+from gpvi.methods.base import Learner, Selective, State
 from gpvi.minibatch import batch_indices
+from gpvi.pace import ATTEMPTS, PACED_DIMENSIONS, Assessment, Judge, Paced
 from gpvi.posterior import Posterior, Training
 from gpvi.progress import Meter, as_meter
 from gpvi.specs import require_choice
@@ -36,7 +37,6 @@ from gpvi.target import Density, Target, Whitened
 CHUNKS = 50
 LONGEST_CHUNK = 1_000
 RETRIES = 8
-RESTARTS = 2
 WHITENED_DIMENSIONS = 1_000
 """Up to this dimension `init="auto"` looks for a Gaussian to start from; its dense scale has d² entries."""
 
@@ -91,61 +91,93 @@ def fit(
         (n, d), is where the particles of a particle method start.
 
     A step that is not finite sends the run back to its last good state with half the step size, at most
-    eight times. Ctrl-C ends the run after the current chunk and returns what there is. Where `steps` is left to the
-    library, a generator that misses a part of the posterior (see `gpvi.coverage`) is trained anew, at most twice.
+    eight times. Ctrl-C ends the run after the current chunk and returns what there is. Where all is left to the
+    library, GPVI trains in rounds until its draws fit the posterior, and anew, at most twice, if they cannot be
+    trusted (see `gpvi.pace`). What was chosen, and why training stopped, is kept in `posterior.training`.
     """
     method = _continued_method(init) if method is None and isinstance(init, Posterior) else method
     method = GPVI() if method is None else method
     _check_arguments(target, method, steps, batch_size, init)
-    whole = steps is None and isinstance(init, str)
+    if batch_size is None and not isinstance(method, Selective):
+        batch_size = target.batch_size
+    rounds = _rounds(target, method, steps, optimizer, batch_size, init)
+    if rounds:
+        steps, optimizer = sum(rounds), method.default_optimizer(*rounds)
     steps = method.default_steps(target.dim) if steps is None else steps
     optimizer = method.default_optimizer(steps) if optimizer is None else optimizer
+    plan = Plan(method, optimizer, steps, batch_size, rounds=rounds)
     start_key, init_key, run_key = jax.random.split(key, 3)
     with target.precision():
         target.check()
         affine, start_report = _starting_coordinates(target, method, init, key=start_key)
         density = Whitened(target, affine)
-        plan = Plan(method, optimizer, steps, batch_size)
 
-        def attempt(number: int) -> tuple[State, Training]:
+        def fresh(number: int) -> State:
             state = method.init(density, optimizer, key=jax.random.fold_in(init_key, number))
             if isinstance(init, Posterior):
-                state = _continued_state(init, state, optimizer, target)
-            elif isinstance(init, jax.Array | np.ndarray):
-                state = _state_from_points(init, state, density)
-            own_key = jax.random.fold_in(run_key, number)
-            return _train(plan, density, state, as_meter(progress), callbacks, key=own_key)
+                return _continued_state(init, state, optimizer, target)
+            if isinstance(init, jax.Array | np.ndarray):
+                return _state_from_points(init, state, density)
+            return state
 
-        state, training = _covering(attempt, density, key=run_key) if whole else attempt(0)
+        advance = compile_chunk(plan, density, fresh(0))
+
+        def attempt(number: int, judge: Judge | None = None) -> tuple[State, Training]:
+            own_key = jax.random.fold_in(run_key, number)
+            return _train(
+                plan,
+                advance,
+                density,
+                fresh(number),
+                as_meter(progress),
+                callbacks,
+                judge,
+                key=own_key,
+            )
+
+        state, training = _best(attempt, density, key=run_key) if rounds else attempt(0)
         training = dataclasses.replace(training, start=start_report)
     return Posterior.from_training(method, target, affine, state, training)
 
 
-def _covering(
-    attempt: Callable[[int], tuple[State, Training]], density: Whitened, *, key: PRNGKeyArray
+def _rounds(
+    target: Target,
+    method: Method,
+    steps: int | None,
+    optimizer: optax.GradientTransformation | None,
+    batch_size: int | None,
+    init: Any,
+) -> tuple[int, ...]:
+    """The rounds of training, where its length, schedule and coordinates are all left to the library."""
+    given = steps is not None or optimizer is not None or batch_size is not None
+    own = target.draws_its_start or target.dim > PACED_DIMENSIONS
+    if given or own or not isinstance(init, str) or not isinstance(method, Paced):
+        return ()
+    return method.rounds(target.dim)
+
+
+def _best(
+    attempt: Callable[[int, Judge], tuple[State, Training]], density: Whitened, *, key: PRNGKeyArray
 ) -> tuple[State, Training]:
-    """Train until nothing is seen to be missed; keep the best attempt, and report all."""
-    state, training = attempt(0)
-    kept, best, notes = (state, training), -np.inf, []
-    for number in range(1 + RESTARTS):
-        state, training = attempt(number) if number else kept
-        model = state.learner.model
-        model = model.generator if isinstance(model, Sampler) else model
-        finished = training.steps == training.planned and isinstance(model, AbstractGenerator)
-        seen = coverage(density, model, key=key) if finished else None
-        if seen is None:
+    """Train until the draws can be trusted; keep the best attempt, and report all."""
+    outside = outside_evidence(density, key=key)
+    tried: list[tuple[Assessment, State, Training]] = []
+    while len(tried) < ATTEMPTS:
+        judge = Judge(density, outside, key=key)
+        state, training = attempt(len(tried), judge)
+        if training.steps < training.planned or judge.last is None:
+            return state, training
+        tried.append((judge.last, state, training))
+        if judge.last.trusted:
             break
-        if seen.elbo > best:
-            kept, best = (state, training), seen.elbo
-        if not seen.misses:
-            break
-        notes.append(
-            f"attempt {number + 1}: the ELBO is {seen.gap:.2f} below an importance-sampled log evidence "
-            f"(± {seen.se:.2f}), so the draws miss a part of the posterior or fit it badly"
+    found, state, training = max(tried, key=lambda one: one[0].rank)
+    if len(tried) == 1:
+        return state, training
+    notes = [f"attempt {i + 1} of {len(tried)}: {each}" for i, (each, _, _) in enumerate(tried)]
+    if not found.trusted:
+        warnings.warn(
+            f"no attempt can be trusted; {'; '.join(notes)}", TrainingWarning, stacklevel=3
         )
-    state, training = kept
-    if len(notes) > RESTARTS:
-        warnings.warn(notes[-1], TrainingWarning, stacklevel=3)
     return state, dataclasses.replace(training, notes=(*training.notes, *notes))
 
 
@@ -163,7 +195,7 @@ def fit_seeds(
     """`fit` for several targets of one form (one for each seed), trained side by side in one compiled program.
 
     The targets share their functions and the shapes of their data; each gets its own randomness. If a step of
-    one is not finite, all go back together.
+    one is not finite, all go back together, and that one goes on with half the step size.
     """
     for target in targets:
         _check_arguments(target, method, steps, batch_size, init)
@@ -183,8 +215,10 @@ def fit_seeds(
             states.append(method.init(densities[-1], optimizer, key=b))
             reports.append(report)
         plan = Plan(method, optimizer, steps, batch_size, lanes=len(targets))
+        density, state = _stack(densities), _stack(states)
+        advance = compile_chunk(plan, density, state)
         stacked, training = _train(
-            plan, _stack(densities), _stack(states), as_meter(progress), (), key=run_key
+            plan, advance, density, state, as_meter(progress), (), None, key=run_key
         )
     posteriors = []
     for lane, density in enumerate(densities):
@@ -200,97 +234,152 @@ def fit_seeds(
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What to run: a method, its optimiser, for how long, on how many data at a time, in how many lanes at once."""
+    """What to run: a method, its optimiser, for how long, on how many data at a time, in how many lanes at once.
+
+    After each of the `rounds`, if there are any, training may be judged to be done.
+    """
 
     method: Method
     optimizer: optax.GradientTransformation
     steps: int
     batch_size: int | None = None
     lanes: int | None = None
+    rounds: tuple[int, ...] = ()
+
+
+Advance = Callable[..., tuple[PyTree, dict[str, Array]]]
 
 
 def _train(
     plan: Plan,
+    advance: Advance,
     target: Density,
     state: State,
     meter: Meter,
     callbacks: Sequence[Callback],
+    judge: Judge | None,
     *,
     key: PRNGKeyArray,
 ) -> tuple[State, Training]:
-    """Run the chunks; return the last good state and the record of what happened.
+    """Run the chunks; return the last good state and the record of what happened."""
+    length, _ = chunk_length(plan.steps, plan.rounds)
+    ends = set(np.cumsum(plan.rounds).tolist())
+    arrays, static = eqx.partition(state, eqx.is_array)
+    run, steps, stopped = _Run(arrays), plan.steps, f"{plan.steps:,} steps"
+    began = time.perf_counter()
+    meter.start(steps, _label(plan, target))
+    with _Interrupts() as interrupted:
+        try:
+            while run.done < steps and not run.given_up:
+                arrays, terms = advance(
+                    jax.tree.map(jnp.copy, run.arrays),
+                    target,
+                    jax.random.fold_in(key, run.retries),
+                    jnp.asarray(run.done),
+                )
+                taken = min(length, steps - run.done)
+                terms = {name: np.asarray(value)[..., :taken] for name, value in terms.items()}
+                failure = _first_failure(terms, arrays)
+                if failure is not None:
+                    run.retreat(failure)
+                    continue
+                run.accept(arrays, terms, taken)
+                meter.update(run.done, _message(plan.method, terms))
+                event = Event(run.done, plan.steps, _latest(terms), eqx.combine(arrays, static))
+                for callback in callbacks:
+                    callback(event)
+                if interrupted():
+                    run.notes.append(f"interrupted after step {run.done} of {steps}")
+                    break
+                why = judge(event.state) if judge is not None and run.done in ends else None
+                if why is not None:
+                    stopped = f"stopped after {run.done:,} of at most {steps:,} steps: {why}"
+                    steps = run.done
+        except StopIteration:
+            run.notes.append(f"stopped by a callback after step {run.done} of {steps}")
+        finally:
+            meter.close()
+    _say(run.notes, nothing_done=run.done == 0 and not interrupted())
+    training = Training(
+        run.done,
+        steps,
+        time.perf_counter() - began,
+        run.history(),
+        tuple(run.notes),
+        chosen=f"{_label(plan, target)}; {stopped}",
+    )
+    return eqx.combine(run.arrays, static), training
+
+
+class _Run:
+    """The last good state, and the way there.
 
     A state is good if the step from it is finite. One reached at the end of a chunk is not known to be, so where the
     first step of a chunk fails, the run goes back to the beginning of the chunk before.
     """
-    method, steps = plan.method, plan.steps
-    length, masked = chunk_length(steps)
-    advance = compile_chunk(plan, target, state, length, masked)
-    arrays, static = eqx.partition(state, eqx.is_array)
-    before: PyTree = None
-    record: list[dict[str, np.ndarray]] = []
-    notes: list[str] = []
-    done, retries, began = 0, 0, time.perf_counter()
-    meter.start(steps, type(method).__name__)
-    with _Interrupts() as interrupted:
-        try:
-            while done < steps:
-                good, given = arrays, jax.tree.map(jnp.copy, arrays)
-                arrays, terms = advance(
-                    given, target, jax.random.fold_in(key, retries), jnp.asarray(done)
-                )
-                taken = min(length, steps - done)
-                terms = {name: np.asarray(value)[..., :taken] for name, value in terms.items()}
-                failure = _first_failure(terms, arrays)
-                if failure is not None:
-                    retries += 1
-                    arrays = good
-                    where = f"step {done + failure[0]}: {failure[1]} is not finite"
-                    if failure[0] == 0 and failure[1] in terms and before is not None:
-                        arrays, before = before, None
-                        done -= record.pop()[failure[1]].shape[-1]
-                    if retries > RETRIES:
-                        notes.append(
-                            f"stopped at {where}, after {RETRIES} halvings of the step size"
-                        )
-                        break
-                    arrays = _with_half_the_step_size(arrays)
-                    notes.append(f"{where}; went back to step {done} with half the step size")
-                    continue
-                done += taken
-                before = good
-                record.append(terms)
-                meter.update(done, _message(method, terms))
-                event = Event(done, steps, _latest(terms), eqx.combine(arrays, static))
-                for callback in callbacks:
-                    callback(event)
-                if interrupted():
-                    notes.append(f"interrupted after step {done} of {steps}")
-                    break
-        except StopIteration:
-            notes.append(f"stopped by a callback after step {done} of {steps}")
-        finally:
-            meter.close()
+
+    def __init__(self, arrays: PyTree):
+        self.arrays = arrays
+        self.done = self.retries = 0
+        self.notes: list[str] = []
+        self.given_up = False
+        self._before: PyTree = None
+        self._record: list[dict[str, np.ndarray]] = []
+
+    def accept(self, arrays: PyTree, terms: dict[str, np.ndarray], taken: int) -> None:
+        """A chunk was finite."""
+        self._before, self.arrays = self.arrays, arrays
+        self.done += taken
+        self._record.append(terms)
+
+    def retreat(self, failure: "_Failure") -> None:
+        """Go back, with half the step size; give up after `RETRIES`."""
+        self.retries += 1
+        where = f"step {self.done + failure.step}: {failure.term} is not finite"
+        if failure.step == 0 and failure.reported and self._before is not None:
+            self.arrays, self._before = self._before, None
+            self.done -= self._record.pop()[failure.term].shape[-1]
+        if self.retries > RETRIES:
+            self.given_up = True
+            self.notes.append(f"stopped at {where}, after {RETRIES} halvings of the step size")
+            return
+        self.arrays = _with_half_the_step_size(self.arrays, failure.lanes)
+        self.notes.append(f"{where}; went back to step {self.done} with half the step size")
+
+    def history(self) -> dict[str, np.ndarray]:
+        """Each reported term at every step."""
+        names = self._record[0] if self._record else {}
+        return {name: np.concatenate([terms[name] for terms in self._record], -1) for name in names}
+
+
+def _say(notes: Sequence[str], *, nothing_done: bool) -> None:
     for note in notes:
-        warnings.warn(note, TrainingWarning, stacklevel=3)
-    if done == 0 and notes and not interrupted():
+        warnings.warn(note, TrainingWarning, stacklevel=4)
+    if nothing_done and notes:
         raise DivergenceError(
             f"no step was finite: {notes[-1]}. Check the log-density near the start (target.check()), "
             "or pass initial=, a smaller learning rate, or another init."
         )
-    history = {
-        name: np.concatenate([terms[name] for terms in record], -1) for name in (record or [{}])[0]
-    }
-    training = Training(done, steps, time.perf_counter() - began, history, tuple(notes))
-    return eqx.combine(arrays, static), training
 
 
-def compile_chunk(
-    plan: Plan, target: Density, state: State, length: int, masked: bool
-) -> Callable[..., tuple[PyTree, dict[str, Array]]]:
-    """A compiled program that takes (arrays of the state, target, key, first step) `length` steps further."""
-    static = eqx.filter(state, eqx.is_array, inverse=True)
-    frame = eqx.filter(target, eqx.is_array, inverse=True)
+def compile_chunk(plan: Plan, target: Density, state: State) -> Advance:
+    """A program that takes (arrays of the state, target, key, first step) one chunk further.
+
+    It is found again by all that is not an array, so that a second run of the same form compiles nothing.
+    """
+    forms = [jax.tree.flatten(eqx.filter(t, eqx.is_array, inverse=True)) for t in (state, target)]
+    keys = [(tuple(leaves), structure) for leaves, structure in forms]
+    try:
+        program = _program(plan, *keys)
+    except TypeError:  # something in it cannot be hashed
+        program = _program.__wrapped__(plan, *keys)
+    return lambda arrays, target, *rest: program(arrays, eqx.filter(target, eqx.is_array), *rest)
+
+
+@functools.lru_cache(maxsize=16)
+def _program(plan: Plan, state_form: Any, target_form: Any) -> Callable:
+    length, masked = chunk_length(plan.steps, plan.rounds)
+    static, frame = (jax.tree.unflatten(form[1], form[0]) for form in (state_form, target_form))
 
     def advance(arrays: PyTree, data: PyTree, key: PRNGKeyArray, first: Int[Array, ""]):
         target = eqx.combine(data, frame)
@@ -321,19 +410,19 @@ def compile_chunk(
             arrays, data, jax.random.split(key, plan.lanes), first
         )
 
-    compiled = jax.jit(advance_lanes, donate_argnums=0)
-    return lambda arrays, target, *rest: compiled(arrays, eqx.filter(target, eqx.is_array), *rest)
+    return jax.jit(advance_lanes, donate_argnums=0)
 
 
-def chunk_length(steps: int) -> tuple[int, bool]:
+def chunk_length(steps: int, rounds: tuple[int, ...] = ()) -> tuple[int, bool]:
     """How many steps one chunk takes, and whether the last chunk must mask some of them.
 
-    One program serves all chunks. A divisor of `steps` near steps / 50 needs no mask; where there is
-    none (a prime number of steps), the surplus steps of the last chunk are computed and dropped.
+    One program serves all chunks. A divisor of `steps` near steps / 50, and of every round, needs no mask; where there
+    is none (a prime number of steps), the surplus steps of the last chunk are computed and dropped.
     """
     aim = max(1, min(LONGEST_CHUNK, steps // CHUNKS))
-    for length in range(aim, max(1, aim // 4) - 1, -1):
-        if steps % length == 0:
+    whole = math.gcd(*rounds) if rounds else steps
+    for length in range(aim, 0 if rounds else max(1, aim // 4) - 1, -1):
+        if whole % length == 0:
             return length, False
     return aim, True
 
@@ -418,6 +507,9 @@ def _check_arguments(
             raise InputError(
                 f"batch_size is {batch_size!r}; it must be between 1 and the {target.size} data."
             )
+    if isinstance(method, Selective):
+        planned = method.default_steps(target.dim) if steps is None else steps
+        method.check_run(int(planned), batch_size)
     if isinstance(init, Posterior):
         _check_continuation(init, method, target)
     elif isinstance(init, jax.Array | np.ndarray):
@@ -463,13 +555,15 @@ def _check_one_form(targets: Sequence[Target]) -> None:
     if not targets:
         raise InputError("targets is empty; pass one target for each seed.")
 
-    def form(target: Target) -> PyTree:
-        return jax.tree.map(
-            lambda leaf: (leaf.shape, leaf.dtype) if eqx.is_array(leaf) else leaf, target
+    def form(target: Target) -> tuple:
+        leaves = jax.tree.map(
+            lambda leaf: (leaf.shape, leaf.dtype) if eqx.is_array(leaf) else leaf,
+            jax.tree.leaves(target),
         )
+        return target.dim, target.temperature, target.dtype, target.names, leaves
 
     for index, target in enumerate(targets):
-        if not eqx.tree_equal(form(target), form(targets[0])):
+        if form(target) != form(targets[0]):
             raise InputError(
                 f"targets[{index}] is not of the form of targets[0]: they may differ in the values of data and initial "
                 "alone. Define the functions once, and pass what differs as data."
@@ -480,25 +574,45 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _first_failure(terms: dict[str, np.ndarray], arrays: PyTree) -> tuple[int, str] | None:
-    """The first step with a term that is not finite, and the first such term; the last where only the state is not."""
-    bad = {name: np.argwhere(~np.isfinite(values))[:, -1] for name, values in terms.items()}
-    failed = {name: int(where.min()) for name, where in bad.items() if len(where)}
-    if not failed:
-        last = next(iter(terms.values())).shape[-1] - 1
-        return None if _all_finite(arrays) else (last, "the state")
-    name = min(failed, key=lambda name: failed[name])
-    return failed[name], name
+class _Failure(NamedTuple):
+    """The first step that was not finite, the term that says so, and which of the lanes it was in."""
+
+    step: int
+    term: str
+    lanes: np.ndarray
+    reported: bool = True
+    """Whether a step reported it; otherwise it was seen in the state after the last one."""
 
 
-def _with_half_the_step_size(state: State) -> State:
-    return state._replace(learner=state.learner._replace(damping=state.learner.damping / 2))
+def _first_failure(terms: dict[str, np.ndarray], arrays: PyTree) -> _Failure | None:
+    bad = {name: ~np.isfinite(values) for name, values in terms.items()}
+    steps = {name: int(np.nonzero(where)[-1].min()) for name, where in bad.items() if where.any()}
+    if steps:
+        name = min(steps, key=lambda name: steps[name])
+        lanes = np.any([where.any(-1) for where in bad.values()], axis=0)
+        return _Failure(steps[name], name, lanes)
+    if _all_finite(arrays):
+        return None
+    values = next(iter(terms.values()))
+    everywhere = np.ones(values.shape[:-1], bool)
+    return _Failure(values.shape[-1] - 1, "the state", everywhere, reported=False)
+
+
+def _with_half_the_step_size(state: State, lanes: np.ndarray) -> State:
+    damping = state.learner.damping
+    halved = jnp.where(jnp.asarray(lanes), damping / 2, damping)
+    return state._replace(learner=state.learner._replace(damping=halved))
 
 
 @jax.jit
 def _all_finite(arrays: PyTree) -> Bool[Array, ""]:
     floats = jax.tree.leaves(eqx.filter(arrays, eqx.is_inexact_array))
     return jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in floats]))
+
+
+def _label(plan: Plan, target: Density) -> str:
+    name = type(plan.method).__name__
+    return f"{name} ({plan.method.choices(target.dim)})" if isinstance(plan.method, Paced) else name
 
 
 def _latest(terms: dict[str, np.ndarray]) -> dict[str, float]:

@@ -10,15 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 
-from gpvi import specs, storage
+from gpvi import convergence, export, specs, stein, storage, verdict
 from gpvi.affine import Affine
-from gpvi.carriers import Particles, Sampler, standard_normal
-from gpvi.diagnostics import Diagnosis, conditioning, diagnose, fold_fraction
+from gpvi.carriers import Chains, Particles, Sampler, standard_normal
+from gpvi.coverage import missing, outside_evidence
+from gpvi.diagnostics import Diagnosis, conditioning, fold_fraction, importance, weighting
 from gpvi.errors import InputError, NotAvailableError, StorageError
 from gpvi.generators import AbstractGenerator, Preconditioned
 from gpvi.methods import Method
 from gpvi.methods.base import State, log_standard_normal
-from gpvi.target import Target
+from gpvi.methods.transport import Amortized
+from gpvi.target import Target, Whitened
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +34,9 @@ class Training:
     """Each reported term, one value for each step."""
     notes: tuple[str, ...] = ()
     start: str = ""
+    """Where it began."""
+    chosen: str = ""
+    """What the library chose, and why training stopped."""
 
 
 class Posterior:
@@ -83,7 +88,7 @@ class Posterior:
         """f_θ from noise to the target's own coordinates."""
         if isinstance(self.model, Particles):
             raise NotAvailableError(
-                f"{self._name} holds a fixed set of {len(self.model.positions)} particles and no generator. "
+                f"{self._name} holds a fixed set of {len(self.model.drawn)} draws and no generator. "
                 "Use GPVI, or an amortised method such as AmortizedSVGD, for new draws."
             )
         return Preconditioned(self.model, self.affine)
@@ -96,20 +101,21 @@ class Posterior:
                 f"{self._name} holds a generator, not particles: use sample(n, key=…)."
             )
         with self._precision():
-            return jax.vmap(self.affine)(self.model.positions)
+            return jax.vmap(self.affine)(self.model.drawn)
 
     def carrier(self) -> AbstractGenerator | Sampler | Particles:
         """The model as a method's `step` holds it."""
-        from gpvi.methods.gpvi import GPVI
-
-        if isinstance(self.model, Particles) or isinstance(self.method, GPVI):
-            return self.model
-        return Sampler(self.model)
+        return Sampler(self.model) if isinstance(self.method, Amortized) else self.model  # pyright: ignore[reportArgumentType]
 
     def with_target(self, target: Target) -> "Posterior":
         """The same posterior with the target it approximates, so that it can be diagnosed."""
         if target.dim != self.dim:
             raise InputError(f"the target has dim={target.dim}, the posterior {self.dim}.")
+        if target.dtype != self.dtype:
+            raise InputError(
+                f"the target is in {target.dtype}, the posterior {self.dtype}: "
+                f"pass Target(…, dtype={self.dtype.name!r})."
+            )
         return Posterior(
             self.method, self.model, self.affine, self.names, self.training, target, self.auxiliary
         )
@@ -123,9 +129,8 @@ class Posterior:
             particles = self.particles
             if n > len(particles):
                 raise NotAvailableError(
-                    f"{self._name} has {len(particles)} particles, so {n} draws are not available. Ask for at most "
-                    f"{len(particles)}, train with particles={n}, or use GPVI or AmortizedSVGD, which draw as many as "
-                    "you like."
+                    f"{self._name} holds {len(particles)} draws, so {n} draws are not available. Ask for at most "
+                    f"{len(particles)}, train with more, or use GPVI or AmortizedSVGD, which draw as many as you like."
                 )
             return particles[jax.random.permutation(key, len(particles))[:n]]
 
@@ -152,22 +157,78 @@ class Posterior:
             return values if x.ndim == 2 else values[0]
 
     def diagnose(self, *, key: PRNGKeyArray, draws: int = 4_000) -> Diagnosis:
-        """ELBO, importance ESS, k̂, fold fraction and conditioning, in words; prints as a table."""
+        """Whether to believe it, in numbers and one sentence; prints as a table.
+
+        With a density: ELBO, log evidence, importance ESS, k̂, moments before and after weighting, what is missed, fold
+        fraction and conditioning. For chains: R̂, ESS, divergences. For all: Stein's identities and discrepancy.
+        """
         self._check_count(draws)
         target = self._require_target("diagnose")
-        self._require_density("diagnose")
+        density = Whitened(target, self.affine)
         with self._precision():
-            x, log_q, sign = _draw_with_density(self.generator, draws, key)
-            log_p = _log_densities(target, x)
-            few = standard_normal(self.generator, min(draws, 256), key=key)
-            return diagnose(
-                log_p=log_p,
-                log_q=log_q,
-                fold=float(fold_fraction(sign)),
-                condition=float(conditioning(self.generator.generator, few)),
-                injective=bool(self.generator.injective),
-                notes=self.training.notes,
+            if isinstance(self.model, Particles):
+                return self._diagnose_draws(density, draws, key)
+            return self._diagnose_density(density, draws, key)
+
+    def _diagnose_density(self, density: Whitened, draws: int, key: PRNGKeyArray) -> Diagnosis:
+        draw_key, wide_key, stein_key = jax.random.split(key, 3)
+        x, log_q, sign = _draw_with_density(self.generator, draws, draw_key)
+        found, log_weights = importance(_log_densities(density.target, x) - log_q)
+        moments = weighting(x, log_weights)
+        fold = float(fold_fraction(sign))
+        few = standard_normal(self.generator, min(draws, 256), key=key)
+        kind = "exact" if self.generator.injective else ("unverified" if fold == 0 else "invalid")
+        missed = missing(found, outside_evidence(density, key=wide_key))
+        said = verdict.of_density(
+            verdict.Evidence(
+                found.draws,
+                found.effective_share,
+                found.k_hat,
+                moments.mean_shift,
+                moments.log_spread_shift,
+                missed,
+                found.rejected,
+                kind,
             )
+        )
+        return Diagnosis(
+            verdict=said,
+            fold=fold,
+            condition=float(conditioning(self.generator.generator, few)),
+            density=kind,
+            missing=missed,
+            weighting=moments,
+            notes=self.training.notes,
+            **found._asdict(),
+            **_stein(density, jax.vmap(self.affine.inverse)(x[: stein.POINTS]), stein_key),
+        )
+
+    def _diagnose_draws(self, density: Whitened, draws: int, key: PRNGKeyArray) -> Diagnosis:
+        assert isinstance(self.model, Particles)
+        kept = self.model.drawn
+        choice_key, stein_key = jax.random.split(key)
+        some = jax.random.permutation(choice_key, len(kept))[: min(draws, stein.POINTS)]
+        checks = _stein(density, kept[some], stein_key)
+        if isinstance(self.model, Chains):
+            mixed = convergence.summary(
+                kept.reshape(-1, self.model.chains, self.dim).swapaxes(0, 1)
+            )
+            rhat = float(np.max(mixed.rhat))
+            ess = float(np.min([mixed.ess_bulk, mixed.ess_tail]))
+            divergences = self.model.divergences
+            return Diagnosis(
+                len(kept),
+                verdict.of_chains(rhat, ess, divergences),
+                rhat=rhat,
+                ess=ess,
+                divergences=divergences,
+                notes=self.training.notes,
+                **checks,
+            )
+        said = verdict.of_particles(
+            checks.get("stein_spread"), checks.get("discrepancy_p"), self.dim
+        )
+        return Diagnosis(len(kept), said, notes=self.training.notes, **checks)
 
     def resample(
         self, n: int, *, key: PRNGKeyArray, proposals: int | None = None
@@ -183,6 +244,53 @@ class Posterior:
             x, log_q, _ = _draw_with_density(self.generator, proposals or 10 * n, draw_key)
             log_weights, _ = smoothed_log_weights(_log_densities(target, x) - log_q)
             return x[jax.random.categorical(choice_key, log_weights, shape=(n,))]
+
+    def draws(self, n: int, *, key: PRNGKeyArray) -> PyTree:
+        """n draws by name and in their supports, deterministic sites included, as the target's model knows them."""
+        target = self._require_target("draws")
+        x = self.sample(n, key=key)
+        with self._precision():
+            return export.named(target, x)
+
+    def to_arviz(
+        self,
+        *,
+        key: PRNGKeyArray,
+        draws: int = 4_000,
+        predictive: bool = True,
+        log_likelihood: bool = True,
+    ) -> Any:
+        """The posterior for ArviZ: InferenceData, or a DataTree for ArviZ ≥ 1.
+
+        Groups: `posterior` (named, constrained), `sample_stats` (`lp` = log p; with a density `lp_q` = log q and the
+        Pareto-smoothed `log_weight`, normalised), and for NumPyro models `posterior_predictive`, `log_likelihood` and
+        `observed_data`. Particles and chains give at most `draws` of what they hold; chains stay apart.
+        """
+        self._check_count(draws)
+        target = self._require_target("to_arviz")
+        export.check(target, draws, predictive=predictive, log_likelihood=log_likelihood)
+        draw_key, predict_key = jax.random.split(key)
+        chains, log_q, divergent = getattr(self.model, "chains", 1), None, None
+        with self._precision():
+            if not isinstance(self.model, Particles):
+                x, log_q, _ = _draw_with_density(self.generator, draws, draw_key)
+            else:
+                rows = _thinned(len(self.particles), chains, draws)
+                x = self.particles[rows]
+                divergent = getattr(self.model, "divergent", None)
+                divergent = None if divergent is None else divergent[rows]
+            return export.to_arviz(
+                target,
+                x,
+                log_p=_log_densities(target, x),
+                log_q=log_q,
+                divergent=divergent,
+                chains=chains,
+                key=predict_key,
+                predictive=predictive,
+                log_likelihood=log_likelihood,
+                attributes={"inference_library": "gpvi", "method": self._name},
+            )
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write a directory of safetensors and JSON that `gpvi.load` reads without the target."""
@@ -200,6 +308,7 @@ class Posterior:
                 "seconds": self.training.seconds,
                 "notes": list(self.training.notes),
                 "start": self.training.start,
+                "chosen": self.training.chosen,
                 "history": list(self.training.history),
             },
         }
@@ -263,11 +372,13 @@ def _from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> P
         history,
         tuple(training["notes"]),
         training["start"],
+        training.get("chosen", ""),
     )
     _expect(type(record.steps) is int and type(record.planned) is int, "training.steps do not fit")
     _expect(isinstance(record.seconds, int | float), "training.seconds does not fit")
     _expect(
-        all(isinstance(text, str) for text in (*record.notes, record.start)), "notes do not fit"
+        all(isinstance(text, str) for text in (*record.notes, record.start, record.chosen)),
+        "notes do not fit",
     )
     _expect(
         all(values.shape == (record.steps,) for values in history.values()), "history does not fit"
@@ -326,6 +437,13 @@ def _named_arrays(model: PyTree, affine: Affine) -> list[tuple[str, Any]]:
     ]
 
 
+def _thinned(rows: int, chains: int, most: int) -> np.ndarray:
+    """At most `most` of the rows, whole draws of all chains, evenly apart and in order."""
+    draws = rows // chains
+    kept = np.linspace(0, draws - 1, min(draws, max(1, most // chains))).round().astype(int)
+    return (kept[:, None] * chains + np.arange(chains)).ravel()
+
+
 @eqx.filter_jit
 def _draw(generator: AbstractGenerator, n: int, key: PRNGKeyArray) -> Float[Array, "n d"]:
     return jax.vmap(generator)(standard_normal(generator, n, key=key))
@@ -349,3 +467,24 @@ def _log_prob(generator: AbstractGenerator, x: Float[Array, "n d"]) -> Float[Arr
 @eqx.filter_jit
 def _log_densities(target: Target, x: Float[Array, "n d"]) -> Float[Array, " n"]:
     return jax.lax.map(target.log_density, x, batch_size=1_024)
+
+
+def _stein(density: Whitened, u: Float[Array, "n d"], key: PRNGKeyArray) -> dict[str, Any]:
+    """The checks that need no density, in the coordinates of training."""
+    scores = _scores(density, u)
+    finite = jnp.isfinite(scores).all(1)
+    if finite.sum() < 3:
+        return {}
+    u, scores = u[finite], scores[finite]
+    spread = stein.identities(u, scores).spread
+    found = stein.discrepancy(u, scores, key=key)
+    return {
+        "stein_spread": (float(spread.min()), float(spread.max())),
+        "discrepancy": float(found.value),
+        "discrepancy_p": float(found.p_value),
+    }
+
+
+@eqx.filter_jit
+def _scores(density: Whitened, u: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    return jax.lax.map(jax.grad(density.log_density), u, batch_size=1_024)

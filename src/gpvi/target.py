@@ -5,7 +5,7 @@ log p(x) = (N/B Σ_{i∈batch} log p(y_i | x) + log p(x)) / T, whose score is un
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -15,6 +15,8 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray, PyTree, 
 
 from gpvi.affine import Affine
 from gpvi.errors import InputError
+from gpvi.models import Model
+from gpvi.preflight import Preflight, preflight
 
 
 @runtime_checkable
@@ -27,6 +29,8 @@ class Density(Protocol):
     def dtype(self) -> np.dtype: ...
     @property
     def size(self) -> int | None: ...
+    @property
+    def draws_its_start(self) -> bool: ...
     def log_density(self, x: Float[Array, " d"], batch: PyTree = None) -> Scalar: ...
     def batch(self, indices: Int[Array, " b"]) -> PyTree: ...
     def starting_points(self, n: int, *, key: PRNGKeyArray) -> Float[Array, "n d"]: ...
@@ -49,18 +53,26 @@ class Target(eqx.Module):
         key → point that draws such points, as a prior or the initialisation of a network does.
     dtype: float32 or float64; follows JAX's x64 setting by default.
     names: one name for each coordinate.
+
+    Functions are traced once for each target: after changing what they close over, make a new one. An `equinox.Module`
+    holds its data as leaves and closes over nothing, so that targets made of modules share compiled programs.
+    batch_size: how many data a step sees where `gpvi.fit` is not told; all by default.
+    model: what names, constrains and predicts (see `from_numpyro` and `from_pytree`).
     """
 
     dim: int = eqx.field(static=True)
     temperature: float = eqx.field(static=True)
     dtype: np.dtype = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
+    batch_size: int | None = eqx.field(static=True)
+    model: Model | None = eqx.field(static=True)
     initial: Float[Array, " d"]
     data: PyTree[Array]
     _draw_initial: Callable | None
     _log_density: Callable | None
     _log_likelihood: Callable | None
     _log_prior: Callable | None
+    _traced: object = eqx.field(static=True)
 
     def __init__(
         self,
@@ -71,9 +83,11 @@ class Target(eqx.Module):
         log_prior: Callable | None = None,
         data: PyTree = None,
         temperature: float | int = 1.0,
-        initial: Sequence[float] | Array | Callable | None = None,
+        initial: Sequence[float] | Array | np.ndarray | Callable | None = None,
         dtype: DTypeLike | None = None,
         names: Sequence[str] | None = None,
+        batch_size: int | None = None,
+        model: Model | None = None,
     ):
         if (log_density is None) == (log_likelihood is None):
             raise InputError(
@@ -89,10 +103,9 @@ class Target(eqx.Module):
                 "log_likelihood needs data: a pytree of arrays whose first axes have one length N."
             )
         self._draw_initial = initial if callable(initial) else None
-        if callable(initial):
-            initial = np.asarray(initial(jax.random.key(0)))
-        if dim is None and initial is not None:
-            dim = len(initial)
+        start = initial(jax.random.key(0)) if callable(initial) else initial
+        if dim is None and start is not None:
+            dim = len(start)
         if dim is None:
             raise InputError(
                 "dim is missing: pass dim=d, the length of the vector x, or initial=, a point."
@@ -108,7 +121,7 @@ class Target(eqx.Module):
         self.dtype = np.dtype(jnp.result_type(float) if dtype is None else dtype)
         if self.dtype not in (np.dtype("float32"), np.dtype("float64")):
             raise InputError(f"dtype is {self.dtype}; use float32 or float64.")
-        point = np.zeros(self.dim) if initial is None else np.asarray(initial, np.float64)
+        point = np.zeros(self.dim) if start is None else np.asarray(start, np.float64)
         if point.shape != (self.dim,):
             raise InputError(
                 f"initial has shape {point.shape}; it must be ({self.dim},), as dim={self.dim}."
@@ -125,9 +138,69 @@ class Target(eqx.Module):
         with self.precision():
             self.initial = jnp.asarray(point, self.dtype)
             self.data = _checked_data(data)
+        functions = (log_density, log_likelihood, log_prior)
+        closed = all(f is None or isinstance(f, eqx.Module) for f in functions)
+        self._traced = None if closed else object()
         self._log_density = log_density
         self._log_likelihood = log_likelihood
         self._log_prior = log_prior
+        self.batch_size = batch_size
+        self.model = model
+
+    @classmethod
+    def from_numpyro(
+        cls,
+        model: Any,
+        *args: Any,
+        dtype: DTypeLike | None = None,
+        temperature: float | int | None = None,
+        **kwargs: Any,
+    ) -> "Target":
+        """The posterior of a NumPyro model called as `model(*args, **kwargs)`, with its data as `obs=`.
+
+        Every continuous site becomes unconstrained coordinates; `posterior.draws` gives them back by name. A plate with
+        `subsample_size=B` makes a target in mini-batch form, trained on batches of B.
+        """
+        from gpvi import models
+
+        models.check_options(model, {"dtype": dtype, "temperature": temperature})
+        precision = np.dtype(jnp.result_type(float) if dtype is None else dtype)
+        found = models.NumPyroModel(model, args, kwargs, precision)
+        return cls(
+            **found.form(),
+            temperature=1.0 if temperature is None else temperature,
+            dtype=precision,
+            model=found,
+        )
+
+    @classmethod
+    def from_pytree(cls, log_density: Callable | None, example: PyTree, **options: Any) -> "Target":
+        """A log-density of any pytree of floats; `example` gives its structure and the starting point.
+
+        `options` are those of `Target`; `log_likelihood` and `log_prior`, too, take the tree first.
+        """
+        from gpvi import models
+
+        found = models.PytreeModel(example)
+        functions = {"log_density": log_density} | {
+            name: options.pop(name, None) for name in ("log_likelihood", "log_prior")
+        }
+        of_vector = {name: f if f is None else found.of_tree(f) for name, f in functions.items()}
+        start = {"initial": found.initial, "names": found.names}
+        return cls(**of_vector, **(start | options), model=found)
+
+    def debug(self, *, key: PRNGKeyArray | None = None) -> Preflight:
+        """Look for what would make training fail: print the result; see `findings` and `ok` of it."""
+        with self.precision():
+            return preflight(
+                self.log_density,
+                self.initial,
+                names=self.names,
+                key=jax.random.key(0) if key is None else key,
+                returned=self._returned,
+                log_likelihood=self._log_likelihood,
+                data=self.data,
+            )
 
     def precision(self):
         """A context in which JAX computes in this target's dtype."""
@@ -165,6 +238,12 @@ class Target(eqx.Module):
         prior = 0.0 if self._log_prior is None else self._log_prior(x)
         return (total + prior) / self.temperature
 
+    @property
+    def log_likelihood_terms(self) -> Callable | None:
+        """x → the log-likelihood of all data, one value for each where the function gives that."""
+        log_likelihood, data = self._log_likelihood, self.data
+        return None if log_likelihood is None else lambda x: log_likelihood(x, data)
+
     def _returned(self, x):
         """What the given functions return at x, before it is scaled."""
         if self._log_likelihood is None:
@@ -193,7 +272,7 @@ class Target(eqx.Module):
             )
         if not jnp.issubdtype(out.dtype, jnp.floating):
             raise InputError(f"the log-density returns dtype {out.dtype}; it must return a float.")
-        value, slope = jax.jit(jax.value_and_grad(self.log_density))(self.initial)
+        value, slope = _value_and_slope(self, self.initial)
         if not np.isfinite(value):
             raise InputError(
                 f"the log-density is {value} at the starting point {_brief(self.initial)}. "
@@ -232,6 +311,11 @@ class Whitened(eqx.Module):
     def size(self) -> int | None:
         """N of the mini-batch form."""
         return self.target.size
+
+    @property
+    def draws_its_start(self) -> bool:
+        """Whether the starting points are the target's own."""
+        return self.target.draws_its_start
 
     def batch(self, indices: Int[Array, " b"]) -> PyTree:
         """The data with these indices."""
@@ -307,3 +391,8 @@ def _checked_data(data: PyTree) -> PyTree:
 
 def _brief(point: Array) -> str:
     return np.array2string(np.asarray(point), precision=3, threshold=6)
+
+
+@eqx.filter_jit
+def _value_and_slope(target: Target, x: Float[Array, " d"]) -> tuple[Scalar, Float[Array, " d"]]:
+    return jax.value_and_grad(target.log_density)(x)

@@ -1,0 +1,37 @@
+"""Bayesian neural networks: from a network and data to calibrated predictions."""
+
+from typing import TYPE_CHECKING, Any
+
+from gpvi.bnn.generators import generator as generator
+from gpvi.bnn.generators import method as method
+from gpvi.bnn.likelihoods import Bernoulli as Bernoulli
+from gpvi.bnn.likelihoods import Categorical as Categorical
+from gpvi.bnn.likelihoods import Flat as Flat
+from gpvi.bnn.likelihoods import Gaussian as Gaussian
+from gpvi.bnn.likelihoods import HalfCauchy as HalfCauchy
+from gpvi.bnn.likelihoods import Heteroscedastic as Heteroscedastic
+from gpvi.bnn.likelihoods import LogNormal as LogNormal
+from gpvi.bnn.likelihoods import Poisson as Poisson
+from gpvi.bnn.model import target as target
+from gpvi.bnn.networks import Network as Network
+from gpvi.bnn.networks import lenet5 as lenet5
+from gpvi.bnn.networks import mlp as mlp
+from gpvi.bnn.predictive import Prediction as Prediction
+from gpvi.bnn.predictive import Predictive as Predictive
+from gpvi.bnn.priors import FanIn as FanIn
+from gpvi.bnn.priors import PerLayer as PerLayer
+from gpvi.bnn.priors import ScaleMixture as ScaleMixture
+from gpvi.bnn.priors import StandardNormal as StandardNormal
+
+if TYPE_CHECKING:
+    from gpvi.bnn.estimators import BayesianMLPClassifier as BayesianMLPClassifier
+    from gpvi.bnn.estimators import BayesianMLPRegressor as BayesianMLPRegressor
+
+
+def __getattr__(name: str) -> Any:
+    """The scikit-learn estimators, imported when they are asked for."""
+    if name in ("BayesianMLPClassifier", "BayesianMLPRegressor"):
+        from gpvi.bnn import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,11 +3,12 @@ r"""Convolutions whose weights differ from particle to particle.
 Under `jax.vmap` over weights, `jax.lax.conv` becomes a grouped convolution with one group for each particle, which XLA
 runs far below the speed of a matrix product. The same sum
 
-    y[b, i, j, o] = Σ_{u, v, c} x[b, s i + u, s j + v, c] w[u, v, c, o]
+    y[o; b, i, j] = Σ_{u, v, c} w[u, v, c, o] x[b, s i + u, s j + v, c]
 
-is a matrix product of the patches of x (rows b, i, j; columns u, v, c) with w as a (u v c, o) matrix, and stays one,
+is the product of w, as an (o, u v c) matrix, with the patches of x (rows u, v, c; columns b, i, j), and stays one,
 with a batch axis, for many w. Where x is shared by the particles, as the data are in a first layer, its patches are
-formed once. `benchmarks/convolution.py` measures the forms.
+formed once. The long axis b, i, j comes last: with patches as rows instead, the products are thin and the copies
+strided. `benchmarks/convolution.py` measures the forms.
 """
 
 from typing import Literal
@@ -31,7 +32,9 @@ def convolve(
     """The convolution (unflipped) of NHWC images with a (u, v, in, out) weight, as one matrix product."""
     rows, columns, channels, outputs = weight.shape
     patches = patches_of(x, (rows, columns), stride=stride, padding=padding)
-    return patches @ weight.reshape(rows * columns * channels, outputs)
+    matrix = weight.reshape(rows * columns * channels, outputs)
+    products = matrix.T @ patches.reshape(len(matrix), -1)
+    return products.reshape(outputs, *patches.shape[1:]).transpose(1, 2, 3, 0)
 
 
 def patches_of(
@@ -40,43 +43,34 @@ def patches_of(
     *,
     stride: tuple[int, int] = (1, 1),
     padding: Padding = "VALID",
-) -> Float[Array, "b i j p"]:
-    """Every window of x as a row of u v c entries: shifted copies of x side by side."""
-    padded = jnp.pad(x, ((0, 0), *margins(x.shape[1:3], window, stride, padding), (0, 0)))
-    (height, step_down), (width, step_right) = (
-        (1 + (padded.shape[1 + axis] - window[axis]) // stride[axis], stride[axis])
-        for axis in range(2)
+) -> Float[Array, "p b i j"]:
+    """Every window of x as a column of u v c entries: shifted copies of x, one on top of the other."""
+    around = margins((x.shape[1], x.shape[2]), window, stride, padding)
+    padded = jnp.pad(x.transpose(3, 0, 1, 2), ((0, 0), (0, 0), *around))
+    height, width = (
+        1 + (padded.shape[2 + axis] - window[axis]) // stride[axis] for axis in range(2)
     )
     if height < 1 or width < 1:
         raise InputError(
             f"a window of {window} does not fit in images of {x.shape[1:3]}. Use padding='SAME' or larger images."
         )
+    last = (stride[0] * (height - 1) + 1, stride[1] * (width - 1) + 1)
     shifted = [
-        jax.lax.slice(
-            padded,
-            (0, u, v, 0),
-            (
-                len(x),
-                u + step_down * (height - 1) + 1,
-                v + step_right * (width - 1) + 1,
-                x.shape[3],
-            ),
-            (1, step_down, step_right, 1),
-        )
+        padded[:, :, u : u + last[0] : stride[0], v : v + last[1] : stride[1]]
         for u in range(window[0])
         for v in range(window[1])
     ]
-    return jnp.concatenate(shifted, -1)
+    return jnp.concatenate(shifted)
 
 
 def margins(
-    size: tuple[int, ...], window: tuple[int, int], stride: tuple[int, int], padding: Padding
+    size: tuple[int, int], window: tuple[int, int], stride: tuple[int, int], padding: Padding
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """How many zeros go before and after each of the two axes."""
-    if isinstance(padding, str):
-        first, second = jax.lax.padtype_to_pads(size, window, stride, padding)
-        return tuple(first), tuple(second)
-    return padding
+    if not isinstance(padding, str):
+        return padding
+    first, second = jax.lax.padtype_to_pads(size, window, stride, padding)
+    return first, second
 
 
 def max_pool(

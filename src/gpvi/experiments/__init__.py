@@ -5,15 +5,24 @@ from gpvi.experiments.base import PRESETS as PRESETS
 from gpvi.experiments.base import Experiment as Experiment
 from gpvi.experiments.base import Metric as Metric
 from gpvi.experiments.base import Published as Published
+from gpvi.experiments.base import ReadsData as ReadsData
 from gpvi.experiments.base import Recipe as Recipe
 from gpvi.experiments.base import matching as matching
 from gpvi.experiments.blr import BayesianLinearRegression
+from gpvi.experiments.collapse import VarianceCollapse
 from gpvi.experiments.drift import FunctionalDrift
 from gpvi.experiments.energy import EnergyPotentials
+from gpvi.experiments.posteriordb import PosteriorDB
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
-    for experiment in (BayesianLinearRegression(), EnergyPotentials(), FunctionalDrift())
+    for experiment in (
+        BayesianLinearRegression(),
+        EnergyPotentials(),
+        FunctionalDrift(),
+        VarianceCollapse(),
+        PosteriorDB(),
+    )
 }
 
 

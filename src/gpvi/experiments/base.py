@@ -5,7 +5,8 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import optax
@@ -83,7 +84,19 @@ class Recipe:
 
 
 @runtime_checkable
-class Experiment(Protocol):
+class Choice(Protocol):
+    """What a row of a table runs: a `Recipe`, or another library's method."""
+
+    def to_json(self) -> dict[str, Any]:
+        """All that was chosen."""
+        ...
+
+
+Choice_co = TypeVar("Choice_co", bound=Choice, covariant=True)
+
+
+@runtime_checkable
+class Experiment(Protocol[Choice_co]):
     """The contract of every experiment; it joins the others by one line in `gpvi.experiments`."""
 
     @property
@@ -131,7 +144,7 @@ class Experiment(Protocol):
         """Label → row → the paper's figure."""
         ...
 
-    def recipes(self, preset: str) -> Mapping[str, Recipe]:
+    def recipes(self, preset: str) -> Mapping[str, Choice_co]:
         """Label → recipe, in the order of the table."""
         ...
 
@@ -142,10 +155,21 @@ class Experiment(Protocol):
         ...
 
 
-class Measurements:
+@runtime_checkable
+class ReadsData(Protocol):
+    """What an experiment adds to the contract if it needs files that the library does not ship."""
+
+    def reading(self, directory: Path | None) -> Experiment:
+        """The experiment with the directory of its data, once that is seen to hold them."""
+        ...
+
+
+class Measurements(Generic[Choice_co]):
     """Collects the values of one run and makes its record."""
 
-    def __init__(self, experiment: Experiment, label: str, preset: str, seeds: Sequence[int]):
+    def __init__(
+        self, experiment: Experiment[Choice_co], label: str, preset: str, seeds: Sequence[int]
+    ):
         if not seeds:
             raise InputError("no seeds: give at least one.")
         self.recipe = chosen(experiment, label, preset)
@@ -155,6 +179,7 @@ class Measurements:
         self._histories: dict[str, list[np.ndarray]] = {}
         self._notes: dict[str, None] = {}
         self._names = (experiment.name, preset, label)
+        self._options = " --data-dir DIR" if isinstance(experiment, ReadsData) else ""
         self._started, self._began = records.now(), time.perf_counter()
 
     def add(self, values: Mapping[str, float], case: str = "") -> None:
@@ -182,7 +207,10 @@ class Measurements:
             for term, lines in self._histories.items()
             if len(lines) == len(self.seeds)
         }
-        command = f"gpvi run {name} --method {records.slug(label)} --preset {preset} --seeds {len(self.seeds)}"
+        command = (
+            f"gpvi run {name} --method {records.slug(label)} --preset {preset} "
+            f"--seeds {len(self.seeds)}{self._options}"
+        )
         return Record(
             experiment=name,
             preset=preset,
@@ -228,7 +256,7 @@ def quietly() -> Iterator[None]:
         yield
 
 
-def chosen(experiment: Experiment, label: str, preset: str) -> Recipe:
+def chosen(experiment: Experiment[Choice_co], label: str, preset: str) -> Choice_co:
     """The recipe of this label under this preset."""
     if preset not in PRESETS:
         raise UnknownOptionError("preset", preset, PRESETS)

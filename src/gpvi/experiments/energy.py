@@ -168,7 +168,7 @@ class EnergyPotentials:
         Metric(
             "seconds",
             "seconds",
-            "training time, compiling included; under paper of all seeds together",
+            "training time, compiling included; under paper of all runs together",
             "seconds",
         ),
     )
@@ -219,19 +219,18 @@ class EnergyPotentials:
         """Train on each potential with each seed, and measure."""
         found = Measurements(self, label, preset, seeds)
         recipe, draws = found.recipe, DRAWS[preset]
-        for number, case in enumerate(POTENTIALS):
-            keys = jax.random.split(jax.random.fold_in(jax.random.key(seeds[0]), number))
-            meter = Labelled(progress, f"{label} · {self.cases[case]}")
-            posteriors = trained(recipe, Target(POTENTIALS[case], dim=2), seeds, meter, key=keys[0])
-            for seed, posterior in zip(seeds, posteriors, strict=True):
-                found.follow(posterior.training, case)
-                draw_key = jax.random.fold_in(keys[1], seed)
-                values, points = measured(case, posterior, draws, key=draw_key)
-                found.add(values, case)
-                if seed == seeds[0]:
-                    found.arrays[f"{case}/draws"] = np.round(points[:KEPT_DRAWS].astype(float), 3)
-                    found.arrays[f"{case}/target"] = picture(case)
-                    found.arrays[f"{case}/half_width"] = np.array(PICTURE_HALF_WIDTH)
+        train_key, draw_key = jax.random.split(jax.random.key(seeds[0]))
+        meter = Labelled(progress, label)
+        for case, seed, posterior in trained(recipe, seeds, meter, key=train_key):
+            found.follow(posterior.training, case)
+            values, points = measured(
+                case, posterior, draws, key=jax.random.fold_in(draw_key, seed)
+            )
+            found.add(values, case)
+            if seed == seeds[0]:
+                found.arrays[f"{case}/draws"] = np.round(points[:KEPT_DRAWS].astype(float), 3)
+                found.arrays[f"{case}/target"] = picture(case)
+                found.arrays[f"{case}/half_width"] = np.array(PICTURE_HALF_WIDTH)
         if any(
             value > 0 for row, values in found.rows.items() if "fold" in row for value in values
         ):
@@ -242,21 +241,39 @@ class EnergyPotentials:
 
 
 def trained(
-    recipe: Recipe, target: Target, seeds: Sequence[int], meter: Meter, *, key: PRNGKeyArray
-) -> Iterator[Posterior]:
-    """A posterior for each seed: by `gpvi.fit`, as a user calls it, or side by side where coordinates are given."""
+    recipe: Recipe, seeds: Sequence[int], meter: Meter, *, key: PRNGKeyArray
+) -> Iterator[tuple[str, int, Posterior]]:
+    """A posterior for each potential and seed, by `gpvi.fit`; side by side where the coordinates are given."""
     shared: dict[str, Any] = {
         "steps": recipe.steps,
         "optimizer": recipe.optimizer(),
         "progress": meter,
         "init": recipe.start,
     }
+    lanes = [(case, seed) for case in POTENTIALS for seed in seeds]
     with quietly():
         if recipe.start is None:
-            yield from fit_seeds([target] * len(seeds), recipe.method, key=key, **shared)
+            targets = [numbered_target(case) for case, _ in lanes]
+            posteriors = fit_seeds(targets, recipe.method, key=key, **shared)
+            yield from ((*lane, found) for lane, found in zip(lanes, posteriors, strict=True))
             return
-        for seed in seeds:
-            yield fit(target, recipe.method, key=jax.random.fold_in(key, seed), **shared)
+        for number, (case, seed) in enumerate(lanes):
+            target = Target(POTENTIALS[case], dim=2)
+            yield (
+                case,
+                seed,
+                fit(target, recipe.method, key=jax.random.fold_in(key, number), **shared),
+            )
+
+
+def numbered_target(case: str) -> Target:
+    """A potential as a case of one function, so that all four can be trained in one program."""
+    number = list(POTENTIALS).index(case)
+    return Target(log_likelihood=_by_number, data={"number": np.array([number])}, dim=2)
+
+
+def _by_number(z: Float[Array, " 2"], which: Mapping[str, Array]) -> Scalar:
+    return jax.lax.switch(which["number"][0], tuple(POTENTIALS.values()), z)
 
 
 def picture(case: str) -> np.ndarray:

@@ -15,10 +15,11 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
 Data = Mapping[str, Any]
+Given = Array | np.ndarray
 Values = dict[str, Array]
 Arguments = dict[str, np.ndarray]
 
@@ -42,12 +43,13 @@ class PosteriorModel:
         return jnp.concatenate([jnp.ravel(values[name]) for name in self.quantities])
 
 
-def _flat(name: str, size: int) -> Array:
-    return numpyro.sample(name, dist.ImproperUniform(constraints.real_vector, (), (size,)))
+def _sample(name: str, distribution: dist.Distribution) -> Array:
+    return jnp.asarray(numpyro.sample(name, distribution))
 
 
-def _flat_positive(name: str) -> Array:
-    return numpyro.sample(name, dist.ImproperUniform(constraints.positive, (), ()))
+def _flat(name: str, support: Any, shape: tuple[int, ...] = ()) -> Array:
+    """A site with an improper uniform prior."""
+    return _sample(name, dist.ImproperUniform(support, (), shape))
 
 
 def _design(data: Data, *names: str) -> np.ndarray:
@@ -56,86 +58,84 @@ def _design(data: Data, *names: str) -> np.ndarray:
     return np.stack([np.ones_like(columns[0]), *columns], 1)
 
 
-def eight_schools_centered(y: Array, sigma: Array) -> None:
+def eight_schools_centered(y: Given, sigma: Given) -> None:
     """School effects drawn around a mean: a funnel in (θ, τ)."""
-    mu = numpyro.sample("mu", dist.Normal(0, 5))
-    tau = numpyro.sample("tau", dist.HalfCauchy(5))
-    theta = numpyro.sample("theta", dist.Normal(mu, tau).expand(y.shape).to_event(1))
+    mu = _sample("mu", dist.Normal(0, 5))
+    tau = _sample("tau", dist.HalfCauchy(5))
+    theta = _sample("theta", dist.Normal(mu, tau).expand(y.shape).to_event(1))
     numpyro.sample("y", dist.Normal(theta, sigma).to_event(1), obs=y)
 
 
-def eight_schools_noncentered(y: Array, sigma: Array) -> None:
+def eight_schools_noncentered(y: Given, sigma: Given) -> None:
     """The same with standardised effects, θ = μ + τ η."""
-    mu = numpyro.sample("mu", dist.Normal(0, 5))
-    tau = numpyro.sample("tau", dist.HalfCauchy(5))
-    eta = numpyro.sample("eta", dist.Normal(0, 1).expand(y.shape).to_event(1))
+    mu = _sample("mu", dist.Normal(0, 5))
+    tau = _sample("tau", dist.HalfCauchy(5))
+    eta = _sample("eta", dist.Normal(0, 1).expand(y.shape).to_event(1))
     theta = numpyro.deterministic("theta", mu + tau * eta)
     numpyro.sample("y", dist.Normal(theta, sigma).to_event(1), obs=y)
 
 
-def flat_regression(X: Array, y: Array) -> None:
+def flat_regression(X: Given, y: Given) -> None:
     """A regression with flat priors on the coefficients and on σ."""
-    beta = _flat("beta", X.shape[1])
-    sigma = _flat_positive("sigma")
+    beta = _flat("beta", constraints.real_vector, X.shape[1:])
+    sigma = _flat("sigma", constraints.positive)
     numpyro.sample("y", dist.Normal(X @ beta, sigma).to_event(1), obs=y)
 
 
-def kidscore(X: Array, y: Array) -> None:
+def kidscore(X: Given, y: Given) -> None:
     """A regression with flat coefficients and σ ~ Cauchy⁺(0, 2.5)."""
-    beta = _flat("beta", X.shape[1])
-    sigma = numpyro.sample("sigma", dist.HalfCauchy(2.5))
+    beta = _flat("beta", constraints.real_vector, X.shape[1:])
+    sigma = _sample("sigma", dist.HalfCauchy(2.5))
     numpyro.sample("y", dist.Normal(X @ beta, sigma).to_event(1), obs=y)
 
 
-def autoregression(lagged: Array, y: Array) -> None:
+def autoregression(lagged: Given, y: Given) -> None:
     """y_t on its K predecessors."""
-    alpha = numpyro.sample("alpha", dist.Normal(0, 10))
-    beta = numpyro.sample("beta", dist.Normal(0, 10).expand(lagged.shape[1:]).to_event(1))
-    sigma = numpyro.sample("sigma", dist.HalfCauchy(2.5))
+    alpha = _sample("alpha", dist.Normal(0, 10))
+    beta = _sample("beta", dist.Normal(0, 10).expand(lagged.shape[1:]).to_event(1))
+    sigma = _sample("sigma", dist.HalfCauchy(2.5))
     numpyro.sample("y", dist.Normal(alpha + lagged @ beta, sigma).to_event(1), obs=y)
 
 
-def _squared_exponential(x: Array, alpha: Array, rho: Array) -> Float[Array, "n n"]:
+def _squared_exponential(x: Given, alpha: Array, rho: Array) -> Float[Array, "n n"]:
     return alpha**2 * jnp.exp(-0.5 * ((x[:, None] - x[None]) / rho) ** 2)
 
 
-def gp_poisson(x: Array, k: Array) -> None:
+def gp_poisson(x: Given, k: Given) -> None:
     """Counts with a Gaussian process as log-rate, f = chol(Σ) z."""
-    rho = numpyro.sample("rho", dist.Gamma(25.0, 4.0))
-    alpha = numpyro.sample("alpha", dist.HalfNormal(2.0))
-    z = numpyro.sample("z", dist.Normal(0, 1).expand(x.shape).to_event(1))
+    rho = _sample("rho", dist.Gamma(25.0, 4.0))
+    alpha = _sample("alpha", dist.HalfNormal(2.0))
+    z = _sample("z", dist.Normal(0, 1).expand(x.shape).to_event(1))
     f = numpyro.deterministic("f", _gp_factor(x, alpha, rho) @ z)
     numpyro.sample("k", dist.Poisson(jnp.exp(f)).to_event(1), obs=k)
 
 
-def _gp_factor(x: Array, alpha: Array, rho: Array) -> Float[Array, "n n"]:
+def _gp_factor(x: Given, alpha: Array, rho: Array) -> Float[Array, "n n"]:
     covariance = _squared_exponential(x, alpha, rho) + 1e-10 * jnp.eye(len(x))
     return jnp.linalg.cholesky(covariance)
 
 
-def gp_regression(x: Array, y: Array) -> None:
+def gp_regression(x: Given, y: Given) -> None:
     """A Gaussian process with noise of *variance* σ."""
-    rho = numpyro.sample("rho", dist.Gamma(25.0, 4.0))
-    alpha = numpyro.sample("alpha", dist.HalfNormal(2.0))
-    sigma = numpyro.sample("sigma", dist.HalfNormal(1.0))
+    rho = _sample("rho", dist.Gamma(25.0, 4.0))
+    alpha = _sample("alpha", dist.HalfNormal(2.0))
+    sigma = _sample("sigma", dist.HalfNormal(1.0))
     covariance = _squared_exponential(x, alpha, rho) + sigma * jnp.eye(len(x))
     numpyro.sample("y", dist.MultivariateNormal(0.0, covariance_matrix=covariance), obs=y)
 
 
-def hidden_markov(u: Array, v: Array, alpha: Array) -> None:
+def hidden_markov(u: Given, v: Given, alpha: Given) -> None:
     """Two hidden states with exponential emissions, summed out by the forward recursion."""
-    theta = [numpyro.sample(f"theta{i + 1}", dist.Dirichlet(alpha[i])) for i in range(2)]
+    theta = [_sample(f"theta{i + 1}", dist.Dirichlet(alpha[i])) for i in range(2)]
     phi, rate = (_ordered_rates(name) for name in ("phi", "lambda"))
-    emission = dist.Exponential(phi).log_prob(u[:, None]) + dist.Exponential(rate).log_prob(
-        v[:, None]
-    )
-    numpyro.factor("emissions", forward(jnp.log(jnp.stack(theta)), emission))
+    of_u = dist.Exponential(phi).log_prob(u[:, None])
+    of_v = dist.Exponential(rate).log_prob(v[:, None])
+    numpyro.factor("observations", forward(jnp.log(jnp.stack(theta)), of_u + of_v))
 
 
 def _ordered_rates(name: str) -> Float[Array, " 2"]:
     """0 < r₁ < r₂ with N(r₁; 0, 1) N(r₂; 3, 1)."""
-    support = constraints.positive_ordered_vector
-    rates = numpyro.sample(name, dist.ImproperUniform(support, (), (2,)))
+    rates = _flat(name, constraints.positive_ordered_vector, (2,))
     numpyro.factor(f"{name} prior", dist.Normal(jnp.array([0.0, 3.0]), 1.0).log_prob(rates).sum())
     return rates
 
@@ -152,35 +152,37 @@ def forward(
     return logsumexp(last)
 
 
-def bayesian_regression(X: Array, y: Array) -> None:
+def bayesian_regression(X: Given, y: Given) -> None:
     """A regression with β ~ N(0, 10²), σ ~ N⁺(0, 10) and no intercept."""
-    beta = numpyro.sample("beta", dist.Normal(0, 10).expand(X.shape[1:]).to_event(1))
-    sigma = numpyro.sample("sigma", dist.HalfNormal(10.0))
+    beta = _sample("beta", dist.Normal(0, 10).expand(X.shape[1:]).to_event(1))
+    sigma = _sample("sigma", dist.HalfNormal(10.0))
     numpyro.sample("y", dist.Normal(X @ beta, sigma).to_event(1), obs=y)
 
 
-def elimination(dose: Array, volume: Array, times: Array, y: Array) -> None:
+def elimination(dose: Given, volume: Given, times: Given, y: Given) -> None:
     """First-order absorption, Michaelis-Menten elimination."""
     k_a, K_m, V_m, sigma = (
-        numpyro.sample(name, dist.HalfCauchy(1.0)) for name in ("k_a", "K_m", "V_m", "sigma")
+        _sample(name, dist.HalfCauchy(1.0)) for name in ("k_a", "K_m", "V_m", "sigma")
     )
     location = log_concentration(times, dose / volume, k_a, K_m, V_m / volume)
     numpyro.sample("y", dist.LogNormal(location, sigma).to_event(1), obs=y)
 
 
 def log_concentration(
-    times: Float[Array, " t"], dose: ArrayLike, k_a: ArrayLike, K_m: ArrayLike, v: ArrayLike
+    times: Float[Given, " t"], dose: Given, k_a: Array, K_m: Array, v: Array
 ) -> Float[Array, " t"]:
     """log C of dC/dt = dose k_a e^(−k_a t) − v C / (K_m + C), C(0) = 0, at increasing `times`.
 
     An implicit Euler step of length h is C₁ = b − h v C₁ / (K_m + C₁) with b = C₀ + ∫ absorption > 0: a
     quadratic with one positive root, however stiff. Its logarithms with 1, 2, 4 and 8 times as many steps are
-    extrapolated to h = 0 (Deuflhard 1983), which has order four and keeps C positive.
+    extrapolated to h = 0 (Deuflhard 1983), which has order four and keeps C positive. Before the first of
+    `times` the steps grow, as C passes K_m within a moment where K_m is small.
     """
 
     def solution(substeps: int) -> Float[Array, " t"]:
         edges = jnp.concatenate([jnp.zeros(1), times])
         shares = jnp.arange(substeps) / substeps
+        shares = jnp.stack([shares**3, *([shares] * (len(times) - 1))])
         grid = (edges[:-1, None] + jnp.diff(edges)[:, None] * shares).ravel()
         grid = jnp.append(grid, times[-1])
         absorbed = jnp.diff(-dose * jnp.expm1(-k_a * grid))
@@ -202,21 +204,20 @@ def log_concentration(
     return levels[0]
 
 
-def diamonds(X: Array, y: Array) -> None:
+def diamonds(X: Given, y: Given) -> None:
     """Log prices on a centred design of 24 columns."""
-    b = numpyro.sample("b", dist.Normal(0, 1).expand(X.shape[1:]).to_event(1))
-    intercept = numpyro.sample("Intercept", dist.StudentT(3.0, 8.0, 10.0))
-    support = constraints.positive
-    sigma = numpyro.sample("sigma", dist.ImproperUniform(support, (), ()))
+    b = _sample("b", dist.Normal(0, 1).expand(X.shape[1:]).to_event(1))
+    intercept = _sample("Intercept", dist.StudentT(3.0, 8.0, 10.0))
+    sigma = _flat("sigma", constraints.positive)
     numpyro.factor("sigma prior", dist.StudentT(3.0, 0.0, 10.0).log_prob(sigma))
     numpyro.sample("y", dist.Normal(intercept + X @ b, sigma).to_event(1), obs=y)
 
 
-def kilpisjarvi(x: Array, y: Array, location: Array, scale: Array) -> None:
+def kilpisjarvi(x: Given, y: Given, location: Given, scale: Given) -> None:
     """A line over uncentred calendar years: α and β are almost collinear."""
-    alpha = numpyro.sample("alpha", dist.Normal(location[0], scale[0]))
-    beta = numpyro.sample("beta", dist.Normal(location[1], scale[1]))
-    sigma = _flat_positive("sigma")
+    alpha = _sample("alpha", dist.Normal(location[0], scale[0]))
+    beta = _sample("beta", dist.Normal(location[1], scale[1]))
+    sigma = _flat("sigma", constraints.positive)
     numpyro.sample("y", dist.Normal(alpha + beta * x, sigma).to_event(1), obs=y)
 
 

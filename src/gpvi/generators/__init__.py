@@ -1,13 +1,17 @@
 """Generators x = f_θ(z): specifications a user names, and the maps they build."""
 
+from gpvi.generators.autoregressive import Autoregressive as Autoregressive
 from gpvi.generators.base import AbstractGenerator as AbstractGenerator
 from gpvi.generators.base import Head as Head
+from gpvi.generators.gaussian import Diagonal as Diagonal
+from gpvi.generators.gaussian import FullRank as FullRank
 from gpvi.generators.linear import Linear as Linear
 from gpvi.generators.mlp import MLP as MLP
+from gpvi.generators.planar import Planar as Planar
 from gpvi.generators.preconditioned import Preconditioned as Preconditioned
 from gpvi.generators.residual import Residual as Residual
 from gpvi.generators.triangular import AffineFlow as AffineFlow
 from gpvi.generators.triangular import SplineFlow as SplineFlow
 from gpvi.generators.triangular import Triangular as Triangular
 
-Generator = Linear | MLP | Residual | Triangular
+Generator = Linear | MLP | Residual | Triangular | Diagonal | FullRank | Planar | Autoregressive

@@ -71,10 +71,7 @@ class AbstractGenerator(eqx.Module):
 
     def inverse(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
         """The z with f(z) = x, where it has a closed form."""
-        raise NotAvailableError(
-            f"{type(self).__name__} has no exact inverse, so log q(x) at a given x is not available. "
-            "Use sample_and_log_prob for the density of its own draws, or the generators Linear or Triangular."
-        )
+        raise no_inverse(type(self).__name__)
 
     def __call__(self, z: Float[Array, " d"]) -> Float[Array, " d"]:
         """x = f(z)."""
@@ -162,9 +159,14 @@ class Head(AbstractGenerator):
 
 
 class Trunk(eqx.Module):
-    """The hidden layers of g_θ: z_head ↦ features; the identity when there are none."""
+    """The hidden layers of g_θ: z_head ↦ features; the identity when there are none.
+
+    With a `rank` r the features are r linear combinations of the last layer's: the output layer after them is then
+    W = U V, U of r columns.
+    """
 
     layers: tuple[eqx.nn.Linear, ...]
+    factor: Float[Array, "r w"] | None
     inputs: int = eqx.field(static=True)
     activation: str = eqx.field(static=True)
 
@@ -173,12 +175,18 @@ class Trunk(eqx.Module):
         inputs: int,
         hidden: tuple[int, ...],
         activation: str,
+        rank: int | None = None,
         *,
         key: PRNGKeyArray,
         dtype: DTypeLike,
     ):
         widths = (inputs, *hidden)
         keys = jax.random.split(key, max(len(hidden), 1))
+        self.factor = None
+        if rank is not None:
+            factor_key = jax.random.fold_in(key, len(hidden))
+            normal = jax.random.normal(factor_key, (rank, widths[-1]), dtype)
+            self.factor = normal / jnp.sqrt(widths[-1]).astype(dtype)
         self.layers = tuple(
             eqx.nn.Linear(a, b, key=k, dtype=dtype)
             for a, b, k in zip(widths, widths[1:], keys, strict=False)
@@ -189,7 +197,14 @@ class Trunk(eqx.Module):
     def __call__(self, z_head: Float[Array, " k"]) -> Float[Array, " w"]:
         for layer in self.layers:
             z_head = ACTIVATIONS[self.activation](layer(z_head))
-        return z_head
+        return z_head if self.factor is None else self.factor @ z_head
+
+    @property
+    def width(self) -> int:
+        """The number of features."""
+        if self.factor is not None:
+            return self.factor.shape[0]
+        return self.layers[-1].weight.shape[0] if self.layers else self.inputs
 
 
 class FixedScale(eqx.Module):
@@ -219,6 +234,14 @@ class ConditionalScale(eqx.Module):
 
     def __call__(self, features: Float[Array, " w"]) -> Float[Array, " t"]:
         return jnp.exp(self.log_scale + self.weight @ features)
+
+
+def no_inverse(name: str) -> NotAvailableError:
+    """What to say where f^{-1} is asked for and has no exact form."""
+    return NotAvailableError(
+        f"{name} has no exact inverse, so log q(x) at a given x is not available. "
+        "Use sample_and_log_prob for the density of its own draws, or the generators Linear or Triangular."
+    )
 
 
 def check_network(hidden: object, activation: object) -> None:

@@ -5,13 +5,10 @@ z is recovered exactly: z_head = T^{-1}(x_head), z_tail = (x_tail − g(z_head))
 For k = d this is T alone, and with the pathwise gradient exactly a normalizing flow trained on reverse KL.
 """
 
-from typing import Any, ClassVar
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import lineax as lx
-from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, Scalar
+from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray
 
 from gpvi.errors import InputError
 from gpvi.generators.base import (
@@ -22,87 +19,36 @@ from gpvi.generators.base import (
     check_network,
     latent_size,
 )
-from gpvi.specs import require_choice, require_positive, resolve, spec
-
-
-class AffineHead(eqx.Module):
-    """T(z) = shift + exp(log_scale)⊙z; T′ is diagonal and constant, so there is nothing to factor."""
-
-    shift: Float[Array, " k"]
-    log_scale: Float[Array, " k"]
-    constant: ClassVar[bool] = True
-    orientation: ClassVar[int] = 1
-
-    @property
-    def dim(self) -> int:
-        """k."""
-        return self.shift.shape[0]
-
-    def __call__(self, z_head: Float[Array, " k"]) -> Float[Array, " k"]:
-        """T(z)."""
-        return self.shift + jnp.exp(self.log_scale) * z_head
-
-    def inverse(self, x_head: Float[Array, " k"]) -> Float[Array, " k"]:
-        """T^{-1}(x)."""
-        return (x_head - self.shift) * jnp.exp(-self.log_scale)
-
-    def jacobian(self, z_head: Float[Array, " k"]) -> lx.AbstractLinearOperator:
-        """T′."""
-        return lx.DiagonalLinearOperator(jnp.exp(self.log_scale))
-
-    def transform_and_log_det(
-        self, z_head: Float[Array, " k"]
-    ) -> tuple[Float[Array, " k"], Scalar]:
-        """T(z) and log|det T′|."""
-        return self(z_head), self.log_scale.sum()
-
-
-class FlowHead(eqx.Module):
-    """T is a FlowJAX bijection."""
-
-    bijection: Any
-    orientation: Int[Array, ""]
-    """The sign of det T′, the same everywhere: couplings keep it, permutations may flip it."""
-    constant: ClassVar[bool] = False
-
-    @property
-    def dim(self) -> int:
-        """k."""
-        return self.bijection.shape[0]
-
-    def __call__(self, z_head: Float[Array, " k"]) -> Float[Array, " k"]:
-        """T(z)."""
-        return self.bijection.transform(z_head)
-
-    def inverse(self, x_head: Float[Array, " k"]) -> Float[Array, " k"]:
-        """T^{-1}(x)."""
-        return self.bijection.inverse(x_head)
-
-    def jacobian(self, z_head: Float[Array, " k"]) -> lx.AbstractLinearOperator:
-        """T′ by forward mode."""
-        return lx.MatrixLinearOperator(jax.jacfwd(self.bijection.transform)(z_head))
-
-    def transform_and_log_det(
-        self, z_head: Float[Array, " k"]
-    ) -> tuple[Float[Array, " k"], Scalar]:
-        """T(z) and log|det T′|."""
-        return self.bijection.transform_and_log_det(z_head)
+from gpvi.generators.bijections import (
+    AffineHead,
+    Bijection,
+    FlowHead,
+    elementwise_flow,
+    scalar_affine,
+    stacked_flow,
+)
+from gpvi.specs import require_choice, require_count, require_positive, resolve, spec
 
 
 @spec
 class AffineFlow:
-    """T(z) = shift + scale⊙z, from the identity."""
+    """T(z) = shift + scale⊙z, from zero and `scale`."""
+
+    scale: float = 1.0
+
+    def __post_init__(self):
+        require_positive("scale of the affine head", self.scale, "1.0 starts at the identity.")
 
     def build(self, dim: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> AffineHead:
         """The head for k = `dim`."""
-        return AffineHead(jnp.zeros(dim, dtype), jnp.zeros(dim, dtype))
+        return AffineHead(jnp.zeros(dim, dtype), jnp.full(dim, jnp.log(self.scale), dtype))
 
 
 @spec
 class SplineFlow:
     """Rational-quadratic spline couplings (Durkan et al. 2019) by FlowJAX, then a diagonal affine map.
 
-    A coupling needs two coordinates: for k = 1 the spline acts alone.
+    A coupling needs two coordinates: for k = 1 the spline acts alone. The affine map starts at `scale`.
     """
 
     layers: int = 6
@@ -110,36 +56,21 @@ class SplineFlow:
     interval: float = 5.0
     width: int = 50
     depth: int = 1
+    scale: float = 1.0
 
     def __post_init__(self):
-        for name in ("layers", "knots", "interval", "width"):
+        for name in ("layers", "knots", "interval", "width", "scale"):
             require_positive(f"{name} of the spline flow", getattr(self, name), "Try the default.")
 
     def build(self, dim: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> FlowHead:
         """The head for k = `dim`, at the start a permutation of the coordinates."""
-        from flowjax.bijections import (
-            Affine,
-            Chain,
-            Coupling,
-            Permute,
-            RationalQuadraticSpline,
-            Scan,
-            Vmap,
-        )
-        from paramax import Parameterize
+        from flowjax.bijections import Chain, Coupling, RationalQuadraticSpline
 
         def spline():
             warp = RationalQuadraticSpline(knots=self.knots, interval=self.interval)
-            return Chain(
-                [
-                    warp,
-                    eqx.tree_at(
-                        lambda a: a.scale, Affine(), Parameterize(_bounded_scale, jnp.zeros(()))
-                    ),
-                ]
-            )
+            return Chain([warp, scalar_affine()])
 
-        def layer(key: PRNGKeyArray, permutation: Array) -> Chain:
+        def layer(key: PRNGKeyArray) -> Coupling:
             coupling = Coupling(
                 key,
                 transformer=spline(),
@@ -149,43 +80,11 @@ class SplineFlow:
                 nn_depth=self.depth,
             )
             last = lambda c: (c.conditioner.layers[-1].weight, c.conditioner.layers[-1].bias)  # noqa: E731
-            return Chain(
-                [eqx.tree_at(last, coupling, replace_fn=jnp.zeros_like), Permute(permutation)]
-            )
+            return eqx.tree_at(last, coupling, replace_fn=jnp.zeros_like)
 
         if dim == 1:
-            warp, orientation = (
-                Vmap(eqx.filter_vmap(spline, axis_size=1)(), in_axes=eqx.if_array(0)),
-                1,
-            )
-        else:
-            layer_keys, mix_keys = jax.random.split(key, (2, self.layers))
-            permutations = jax.vmap(lambda k: _mixing_permutation(dim, key=k))(mix_keys)
-            warp = Scan(eqx.filter_vmap(layer)(layer_keys, permutations))
-            orientation = jnp.prod(jax.vmap(_parity)(permutations))
-        bijection = Chain([warp, Affine(jnp.zeros(dim), jnp.ones(dim))])
-        cast = lambda a: a.astype(dtype) if eqx.is_inexact_array(a) else a  # noqa: E731
-        return FlowHead(jax.tree.map(cast, bijection), jnp.asarray(orientation, jnp.int8))
-
-
-def _bounded_scale(raw: Float[Array, "*n"]) -> Float[Array, "*n"]:
-    """exp(3 tanh(raw / 3)): a scale in (1/20, 20), so that no single layer can blow up."""
-    return jnp.exp(3 * jnp.tanh(raw / 3))
-
-
-def _mixing_permutation(dim: int, *, key: PRNGKeyArray) -> Array:
-    """A random order that swaps the two halves, so that every coordinate is transformed in every other layer."""
-    first, second = jax.random.split(key)
-    half = dim // 2
-    low = jax.random.permutation(first, jnp.arange(half))
-    high = jax.random.permutation(second, jnp.arange(half, dim))
-    return jnp.concatenate([high, low])
-
-
-def _parity(permutation: Int[Array, " d"]) -> Int[Array, ""]:
-    """+1 for an even number of inversions, −1 for an odd one: the determinant of the permutation."""
-    inversions = jnp.triu(permutation[:, None] > permutation[None, :]).sum()
-    return 1 - 2 * (inversions % 2)
+            return elementwise_flow(spline, dim, dtype, scale=self.scale)
+        return stacked_flow(layer, dim, self.layers, key=key, dtype=dtype, scale=self.scale)
 
 
 class Tail(eqx.Module):
@@ -210,7 +109,7 @@ class Tail(eqx.Module):
 class TriangularMap(AbstractGenerator):
     """x = (T(z_head), g(z_head) + σ⊙z_tail)."""
 
-    flow: AffineHead | FlowHead
+    flow: Bijection
     network: Tail | None
 
     @property
@@ -289,6 +188,7 @@ class Triangular:
     latent: k; by default all coordinates up to 64.
     head: T, "spline" (flexible) or "affine" (T′ diagonal: nothing to factor), or a specification.
     hidden, activation: the network g of the tail.
+    rank: of the last layer of g, as two factors; full by default. A g with d outputs costs d·rank parameters then.
     scale: the tail's σ at the start, learned from there.
     scale_form: "constant" (one σ for each coordinate) or "conditional" (σ(z_head)).
     """
@@ -299,9 +199,12 @@ class Triangular:
     activation: str = "relu"
     scale: float = 1.0
     scale_form: str = "constant"
+    rank: int | None = None
 
     def __post_init__(self):
         check_network(self.hidden, self.activation)
+        if self.rank is not None:
+            require_count("rank", self.rank, "Leave it out for a full last layer.")
         require_positive("scale (σ at the start)", self.scale, "Use 1.0, or 0.05 for networks.")
         require_choice(self.scale_form, ("constant", "conditional"), "scale_form")
         self.flow()
@@ -320,6 +223,13 @@ class Triangular:
             )
         return head
 
+    def choices(self, dim: int) -> str:
+        """What is built in this dimension, in words."""
+        k, flow = latent_size(self.latent, dim, default=64), self.flow()
+        layers = f"{flow.layers} spline couplings" if isinstance(flow, SplineFlow) else "affine"
+        rest = f", then a network to {dim - k} more" if k < dim else ""
+        return f"a head of {k} coordinates, {layers}{rest}"
+
     def build(self, dim: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> TriangularMap:
         """The map for a target of `dim` dimensions."""
         k = latent_size(self.latent, dim, default=64)
@@ -327,13 +237,13 @@ class Triangular:
         flow = self.flow().build(k, key=head_key, dtype=dtype)
         if k == dim:
             return TriangularMap(flow, None)
-        width = (k, *self.hidden)[-1]
+        trunk = Trunk(k, self.hidden, self.activation, self.rank, key=trunk_key, dtype=dtype)
         log_scale = jnp.full(dim - k, jnp.log(self.scale), dtype)
         network = Tail(
-            trunk=Trunk(k, self.hidden, self.activation, key=trunk_key, dtype=dtype),
-            output=eqx.nn.Linear(width, dim - k, key=output_key, dtype=dtype),
+            trunk=trunk,
+            output=eqx.nn.Linear(trunk.width, dim - k, key=output_key, dtype=dtype),
             scale=LearnedScale(log_scale)
             if self.scale_form == "constant"
-            else ConditionalScale(log_scale, jnp.zeros((dim - k, width), dtype)),
+            else ConditionalScale(log_scale, jnp.zeros((dim - k, trunk.width), dtype)),
         )
         return TriangularMap(flow, network)

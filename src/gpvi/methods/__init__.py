@@ -1,7 +1,11 @@
 """Methods: frozen specifications with `init` and `step`."""
 
 from gpvi.methods.base import Method as Method
+from gpvi.methods.ensemble import DeepEnsemble as DeepEnsemble
 from gpvi.methods.gpvi import GPVI as GPVI
+from gpvi.methods.mcmc import HMC as HMC
+from gpvi.methods.mcmc import NUTS as NUTS
+from gpvi.methods.pathfinder import Pathfinder as Pathfinder
 from gpvi.methods.transport import GFSD as GFSD
 from gpvi.methods.transport import GFSF as GFSF
 from gpvi.methods.transport import KSD as KSD
@@ -10,5 +14,26 @@ from gpvi.methods.transport import AmortizedGFSD as AmortizedGFSD
 from gpvi.methods.transport import AmortizedGFSF as AmortizedGFSF
 from gpvi.methods.transport import AmortizedKSD as AmortizedKSD
 from gpvi.methods.transport import AmortizedSVGD as AmortizedSVGD
+from gpvi.methods.transport import Annealing as Annealing
+from gpvi.methods.variational import FullRankVI as FullRankVI
+from gpvi.methods.variational import MeanFieldVI as MeanFieldVI
+from gpvi.methods.variational import NormalizingFlow as NormalizingFlow
 
-METHODS = (GPVI, SVGD, GFSF, GFSD, KSD, AmortizedSVGD, AmortizedGFSF, AmortizedGFSD, AmortizedKSD)
+METHODS = (
+    GPVI,
+    NormalizingFlow,
+    FullRankVI,
+    MeanFieldVI,
+    Pathfinder,
+    SVGD,
+    GFSF,
+    GFSD,
+    KSD,
+    AmortizedSVGD,
+    AmortizedGFSF,
+    AmortizedGFSD,
+    AmortizedKSD,
+    DeepEnsemble,
+    HMC,
+    NUTS,
+)

@@ -3,6 +3,8 @@
 A method knows nothing of loops, files or screens; `gpvi.fit` scans `step` and knows nothing else.
 """
 
+import functools
+import itertools
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
@@ -77,8 +79,8 @@ class Method(Protocol):
         """How long to train when nobody says."""
         ...
 
-    def default_optimizer(self, steps: int) -> optax.GradientTransformation:
-        """A decaying schedule: at a constant rate every method sits on its optimiser's noise floor."""
+    def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
+        """A schedule that decays over each of the rounds: at a constant rate every method sits on a noise floor."""
         ...
 
     def init(
@@ -100,6 +102,15 @@ class Method(Protocol):
         ...
 
 
+@runtime_checkable
+class Selective(Protocol):
+    """What a method adds to the contract if not every run suits it; without it any steps and batches do."""
+
+    def check_run(self, steps: int, batch_size: int | None) -> None:
+        """Refuse a run that cannot be, before anything long is compiled."""
+        ...
+
+
 def log_standard_normal(z: Float[Array, " d"]) -> Scalar:
     """log N(z; 0, I)."""
     return -0.5 * (z**2).sum() - 0.5 * z.size * jnp.log(2 * jnp.pi)
@@ -110,8 +121,22 @@ def norm(tree: PyTree) -> Scalar:
     return optax.tree.norm(tree)
 
 
-def decaying_adam(learning_rate: float, steps: int) -> optax.GradientTransformation:
-    """Adam with a short warm-up and cosine decay to zero."""
-    warm_up = max(1, steps // 50)
-    length = max(steps, warm_up + 1)
-    return optax.adam(optax.warmup_cosine_decay_schedule(0.0, learning_rate, warm_up, length))
+OPTIMIZERS = {"adam": optax.adam, "rmsprop": optax.rmsprop}
+
+
+@functools.lru_cache(maxsize=64)
+def decaying(algorithm: str, learning_rate: float, *rounds: int) -> optax.GradientTransformation:
+    """One of `OPTIMIZERS`; in each round of so many steps a short warm-up and cosine decay to zero."""
+
+    def one(steps: int) -> optax.Schedule:
+        warm_up = max(1, steps // 50)
+        length = max(steps, warm_up + 1)
+        return optax.warmup_cosine_decay_schedule(0.0, learning_rate, warm_up, length)
+
+    ends = list(itertools.accumulate(rounds))
+    return OPTIMIZERS[algorithm](optax.join_schedules([one(r) for r in rounds], ends[:-1]))
+
+
+def decaying_adam(learning_rate: float, *rounds: int) -> optax.GradientTransformation:
+    """Adam, warmed up and decayed to zero in each round."""
+    return decaying("adam", learning_rate, *rounds)

@@ -8,16 +8,19 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
 from gpvi.carriers import Sampler, standard_normal
-from gpvi.directions import functional, l2
+from gpvi.directions import functional
 from gpvi.directions.functional import restricted
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import AbstractGenerator, Generator, Triangular
 from gpvi.jacobian import Helper, Solver, as_solver
 from gpvi.kernels import Kernel, OnNoise
-from gpvi.methods.base import About, Info, Learner, State, decaying_adam, log_standard_normal, norm
+from gpvi.methods.base import About, Info, Learner, State, decaying_adam, norm
+from gpvi.methods.reverse_kl import default_draws, l2_gradient, pathwise_gradient
 from gpvi.pullback import push, push_with_log_det
 from gpvi.specs import require_choice, require_count, require_positive, resolve, spec
 from gpvi.target import Density, evaluate
+
+ROUNDS = (500, 1_000, 2_000, 4_000)
 
 
 @spec
@@ -84,9 +87,22 @@ class GPVI:
         """Enough for the decaying schedule to settle a spline flow."""
         return 5_000
 
-    def default_optimizer(self, steps: int) -> optax.GradientTransformation:
-        """Adam, warmed up and decayed to zero."""
-        return decaying_adam(self.learning_rate, steps)
+    def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
+        """Adam, warmed up and decayed to zero in each round."""
+        return decaying_adam(self.learning_rate, *rounds)
+
+    def rounds(self, dim: int) -> tuple[int, ...]:
+        """Doubling rounds: what is nearly Gaussian settles in the first."""
+        return ROUNDS if isinstance(self.generator, Triangular) else ()
+
+    def choices(self, dim: int) -> str:
+        """The head, the rest and the draws of a step."""
+        draws = f"{self._draws(dim)} draws a step"
+        return (
+            f"{self.generator.choices(dim)}, {draws}"
+            if isinstance(self.generator, Triangular)
+            else draws
+        )
 
     def init(
         self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
@@ -170,37 +186,22 @@ class GPVI:
         return jax.lax.cond(jax.random.bernoulli(coin_key, share), pathwise, functional)
 
     def _pathwise(self, target, state, batch, key):
-        """The gradient of Eq. 3: one vjp takes the scores on x and the weight of log|det J|."""
+        """The gradient of Eq. 3."""
         generator = state.learner.model
         z = standard_normal(generator, self._draws(generator.dim), key=key)
-        x, _, log_det, pull = push_with_log_det(generator, z)
-        at = evaluate(target, x, batch)
-        gradient = pull(at.weight[:, None] * at.score, at.weight)
-        return gradient, state.auxiliary, self._bound(at, log_det, z)
+        gradient, info = pathwise_gradient(generator, target, z, batch)
+        return gradient, state.auxiliary, info
 
     def _l2(self, target, state, batch, key):
         """Eq. 4 with φ = s_p − s_q."""
-        generator = state.learner.model
-        z = standard_normal(generator, self._draws(generator.dim), key=key)
-        x, _, log_det, pull = push_with_log_det(generator, z)
-        at = evaluate(target, x, batch)
-        solver = as_solver(self.solver)
+        generator, solver = state.learner.model, as_solver(self.solver)
         assert not isinstance(solver, Helper)
-        direction = l2(generator, solver, z, at.score)
-        gradient = pull(at.weight[:, None] * direction, jnp.zeros_like(log_det))
-        return gradient, state.auxiliary, self._bound(at, log_det, z)
+        z = standard_normal(generator, self._draws(generator.dim), key=key)
+        gradient, info = l2_gradient(generator, solver, target, z, batch)
+        return gradient, state.auxiliary, info
 
     def _draws(self, dim: int) -> int:
-        return min(1024, max(256, 4096 // dim)) if self.particles is None else self.particles
-
-    def _bound(self, at, log_det, z) -> Info:
-        entropy = log_det - jax.vmap(log_standard_normal)(z)
-        return {
-            "log_density": at.mean(at.log_density),
-            "entropy": at.mean(entropy),
-            "elbo": at.mean(at.log_density + entropy),
-            "rejected": at.rejected,
-        }
+        return default_draws(dim) if self.particles is None else self.particles
 
     @property
     def _flexible(self) -> bool:

@@ -6,12 +6,12 @@ through a generator (Eq. 14). One step serves all eight.
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from gpvi.carriers import Particles, Sampler
 from gpvi.directions import (
@@ -31,11 +31,42 @@ from gpvi.specs import require_count, require_positive, spec
 from gpvi.target import Density, evaluate
 
 
+@spec
+class Annealing:
+    """γ(t), the weight of the score in step t: it lets particles spread before the posterior draws them in.
+
+    γ(t) = (c(t) / (T/C))^p with c(t) = t mod (T/C), for t < T = `steps` in C = `cycles`, and 1 from then on (D'Angelo &
+    Fortuin 2021). One cycle of power 1 is a ramp; several bring the particles back to the open between rises.
+    """
+
+    steps: int
+    cycles: int = 1
+    power: float = 1.0
+
+    def __post_init__(self):
+        require_count("steps of the annealing", self.steps, "Half of the training is usual.")
+        require_count("cycles of the annealing", self.cycles, "1 is a single rise.")
+        require_positive("power of the annealing", self.power, "1.0 rises evenly.")
+
+    def __call__(self, taken: Int[Array, ""]) -> Float[Array, ""]:
+        """γ after this many steps."""
+        period = self.steps / self.cycles
+        return jnp.where(taken < self.steps, (jnp.mod(taken, period) / period) ** self.power, 1.0)
+
+
+class Progress(NamedTuple):
+    """What the direction has learned, and the steps taken."""
+
+    direction: PyTree
+    taken: Int[Array, ""]
+
+
 class Transport:
     """Move what a carrier draws along a direction."""
 
     particles: int
     learning_rate: float
+    annealing: Annealing | None
     headline: ClassVar[str] = "direction"
     coordinates: ClassVar[Literal["dense", "diagonal"]] = "dense"
 
@@ -63,9 +94,9 @@ class Transport:
         """Enough for the decaying schedule to settle."""
         return 5_000
 
-    def default_optimizer(self, steps: int) -> optax.GradientTransformation:
+    def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
         """Adam, warmed up and decayed to zero."""
-        return decaying_adam(self.learning_rate, steps)
+        return decaying_adam(self.learning_rate, *rounds)
 
     def init(
         self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
@@ -74,7 +105,8 @@ class Transport:
         carrier_key, direction_key = jax.random.split(key)
         carrier = self.carrier(target, key=carrier_key)
         auxiliary = self.direction().init(target.dim, key=direction_key, dtype=target.dtype)
-        return State(Learner.start(carrier, optimizer, target.dtype), auxiliary)
+        progress = Progress(auxiliary, jnp.zeros((), jnp.int32))
+        return State(Learner.start(carrier, optimizer, target.dtype), progress)
 
     def step(
         self,
@@ -86,7 +118,7 @@ class Transport:
         key: PRNGKeyArray,
     ) -> tuple[State, Info]:
         """Draw, score, find φ, pull it back, update."""
-        carrier = state.learner.model
+        carrier, (learned, taken) = state.learner.model, state.auxiliary
         noise_key, prime_key, direction_key = jax.random.split(key, 3)
         x, pull = push(carrier, carrier.noise(self.particles, key=noise_key))
         at = evaluate(target, x, batch)
@@ -94,8 +126,13 @@ class Transport:
         if self.draws_apart:
             x_prime = carrier.particles(carrier.noise(self.particles, key=prime_key))
             prime = evaluate(target, x_prime, batch)
-        direction, auxiliary = self.direction()(
-            state.auxiliary, x_prime, prime.score, key=direction_key, at=Points(x, at.score)
+        weight = 1.0 if self.annealing is None else self.annealing(taken).astype(x.dtype)
+        direction, learned = self.direction()(
+            learned,
+            x_prime,
+            weight * prime.score,
+            key=direction_key,
+            at=Points(x, weight * at.score),
         )
         share = 1.0 if isinstance(carrier, Particles) else 1 / len(x)
         gradient = pull(share * direction)
@@ -105,7 +142,8 @@ class Transport:
             "gradient_norm": norm(gradient),
             "rejected": at.rejected,
         }
-        return State(state.learner.descend(optimizer, gradient), auxiliary), info
+        progress = Progress(learned, taken + 1)
+        return State(state.learner.descend(optimizer, gradient), progress), info
 
 
 @dataclass(frozen=True)
@@ -114,6 +152,7 @@ class OnParticles(Transport):
 
     particles: int = 100
     learning_rate: float = 0.05
+    annealing: Annealing | None = None
 
     generative: ClassVar[bool] = False
     density: ClassVar[bool] = False
@@ -140,6 +179,7 @@ class Amortized(Transport):
     particles: int = 100
     batches: int = 2
     learning_rate: float = 3e-3
+    annealing: Annealing | None = None
 
     generative: ClassVar[bool] = True
     density: ClassVar[bool] = True

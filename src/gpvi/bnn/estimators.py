@@ -1,0 +1,479 @@
+"""Bayesian multi-layer perceptrons as scikit-learn estimators.
+
+X and y are standardised inside, so that one prior over weights and one prior over the noise suit all units. The network
+sees z = (x − m_x)/s_x and v = (y − m_y)/s_y, and what it says of v is turned back: means and quantiles by m_y + s_y v,
+standard deviations by s_y, log-densities by −Σ log s_y.
+"""
+
+import dataclasses
+import numbers
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Self
+
+import jax
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from gpvi.bnn.generators import generator
+from gpvi.bnn.generators import method as network_gpvi
+from gpvi.bnn.likelihoods import Categorical, Gaussian, Heteroscedastic, Likelihood
+from gpvi.bnn.model import target
+from gpvi.bnn.networks import mlp
+from gpvi.bnn.predictive import Predictive
+from gpvi.bnn.priors import Prior
+from gpvi.carriers import Particles
+from gpvi.errors import InputError
+from gpvi.fit import fit
+from gpvi.methods import METHODS, Method
+from gpvi.methods.base import Selective
+from gpvi.posterior import Posterior
+from gpvi.specs import require_count, resolve
+
+Table = Any
+"""What scikit-learn takes for an array (NumPy's, a data frame, lists): it is checked when it arrives."""
+ROWS = 256
+"""Predictions are made in blocks of this many rows, the last one filled up: one program serves any number of rows, and
+a row's prediction does not depend on its neighbours."""
+BATCH = 128
+"""batch_size="auto"."""
+
+
+class _BayesianMLP(BaseEstimator):
+    """What the two estimators share: standardised inputs, a posterior over networks, predictions block by block."""
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Any,
+        *,
+        activation: Any,
+        method: Any,
+        prior: Any,
+        temperature: Any,
+        steps: Any,
+        batch_size: Any,
+        draws: Any,
+        random_state: Any,
+        verbose: Any,
+    ):
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.method = method
+        self.prior = prior
+        self.temperature = temperature
+        self.steps = steps
+        self.batch_size = batch_size
+        self.draws = draws
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @abstractmethod
+    def _encoded(self, y: np.ndarray) -> np.ndarray:
+        """y as the network sees it."""
+
+    @abstractmethod
+    def _likelihood(self, y: np.ndarray) -> tuple[Likelihood, int]:
+        """The likelihood of the encoded y, and how many outputs the network needs for it."""
+
+    @property
+    def predictive_(self) -> Predictive:
+        """The predictive distribution of the encoded y given `x_scaler_.transform(X)`."""
+        check_is_fitted(self)
+        return Predictive(self.posterior_, self.network_, self.likelihood_)
+
+    def _start(self, X: np.ndarray, y: np.ndarray) -> Self:
+        self.x_scaler_ = StandardScaler().fit(X)
+        self._seed = _seed(self.random_state)
+        self._updates = 0
+        return self._learn(self.x_scaler_.transform(X), self._encoded(y), "auto")
+
+    def _continue(self, X: np.ndarray, y: np.ndarray) -> Self:
+        new = self.x_scaler_.transform(X), self._encoded(y)
+        X, y = (np.concatenate(both) for both in zip(self._seen, new, strict=True))
+        return self._learn(X, y, self.posterior_)
+
+    def _learn(self, X: np.ndarray, y: np.ndarray, start: Literal["auto"] | Posterior) -> Self:
+        likelihood, outputs = self._likelihood(y)
+        network = mlp((X.shape[1], *self._hidden_sizes(), outputs), self.activation)
+        posterior = target(network, likelihood, self.prior, X, y, temperature=self.temperature)
+        method = _as_method(self.method, posterior.dim)
+        self.posterior_ = fit(
+            posterior,
+            method,
+            key=jax.random.fold_in(jax.random.key(self._seed), self._updates),
+            steps=method.default_steps(posterior.dim) if self.steps is None else self.steps,
+            batch_size=self._batch(method, len(X)),
+            progress=bool(self.verbose),
+            init=start,
+        )
+        self.network_, self.likelihood_ = network, likelihood
+        self._seen = X, y
+        self._updates += 1
+        return self
+
+    def _hidden_sizes(self) -> tuple[int, ...]:
+        given = self.hidden_layer_sizes
+        sizes = (given,) if isinstance(given, numbers.Integral) else tuple(given)
+        for size in sizes:
+            require_count("a hidden layer's size", int(size), "Try hidden_layer_sizes=(50,).")
+        return tuple(int(size) for size in sizes)
+
+    def _batch(self, method: Method, size: int) -> int | None:
+        if self.batch_size != "auto":
+            return None if self.batch_size is None else min(self.batch_size, size)
+        return None if isinstance(method, Selective) else min(BATCH, size)
+
+    def _rows(self, X: Table) -> np.ndarray:
+        check_is_fitted(self)
+        return self.x_scaler_.transform(validate_data(self, X, reset=False, dtype=np.float64))
+
+    def _networks(self) -> dict[str, Any]:
+        """The same networks at every call; of a set of particles, all."""
+        fixed = isinstance(self.posterior_.model, Particles)
+        key = jax.random.fold_in(jax.random.key(self._seed), 2**31 - 1)
+        return {"key": key, "draws": None if fixed else self.draws}
+
+    def _sampled(self, X: Table, n_samples: int, random_state: Any) -> np.ndarray:
+        """The encoded y of n networks, (n, rows, …); particles are used again where there are too few of them."""
+        X = self._rows(X)
+        require_count("n_samples", n_samples, "Try 1.")
+        model, key = self.posterior_.model, jax.random.key(_seed(random_state))
+        most = len(model.positions) if isinstance(model, Particles) else n_samples
+        counts = [min(most, n_samples - done) for done in range(0, n_samples, most)]
+        keys = jax.random.split(key, len(counts))
+        parts = [self.predictive_.sample(X, n, key=k) for n, k in zip(counts, keys, strict=True)]
+        return np.concatenate([np.asarray(part) for part in parts])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the target, which holds the data a second time and functions."""
+        state = dict(super().__getstate__())
+        if "posterior_" in state:
+            whole = state["posterior_"]
+            parts = whole.method, whole.model, whole.affine, whole.names, whole.training
+            state["posterior_"] = Posterior(*parts)
+        return state
+
+
+class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
+    """Regression with a posterior over the weights of a multi-layer perceptron.
+
+    Parameters
+    ----------
+    hidden_layer_sizes: units of each hidden layer; () is Bayesian linear regression.
+    activation: "relu", "tanh", "silu", …
+    method: "gpvi", or any method of this library: a name such as "svgd", "mfvi", "ensemble" or "nuts", or an object with
+        its options, such as `gpvi.SVGD(particles=50)`.
+    prior: of the weights, on standardised data: "fan-in", "normal", "mixture" or an object of `gpvi.bnn`.
+    noise: the standard deviation of y around the network: "learned" together with the weights, a number in the units of
+        y, "heteroscedastic" (a second output of the network), or a prior of `gpvi.bnn` for standardised y.
+    temperature: 1 is the posterior, less a colder one.
+    steps: of training; the method's own number by default.
+    batch_size: data in each step; "auto" is 128, or all for methods that need all. None is all.
+    draws: networks that predictions average over; a method with a fixed set of particles uses all of them.
+    random_state: a number for results that can be repeated.
+    verbose: show a progress bar.
+
+    Attributes
+    ----------
+    posterior_: the `gpvi.Posterior` over the weights and log-noise, for standardised data.
+    predictive_: the `gpvi.bnn.Predictive`, for standardised data; splits the variance.
+    network_, likelihood_: the parts of the model.
+    x_scaler_, y_scaler_: the standardisation.
+    n_features_in_, feature_names_in_: as everywhere in scikit-learn.
+
+    Sample weights are not supported: `fit` takes none. Training data are kept for `partial_fit`.
+    """
+
+    def __init__(
+        self,
+        hidden_layer_sizes: int | Sequence[int] = (50,),
+        *,
+        activation: str = "relu",
+        method: str | Method = "gpvi",
+        prior: str | Prior = "fan-in",
+        noise: Any = "learned",
+        temperature: float = 1.0,
+        steps: int | None = None,
+        batch_size: int | Literal["auto"] | None = "auto",
+        draws: int = 500,
+        random_state: Any = None,
+        verbose: bool | int = False,
+    ):
+        super().__init__(
+            hidden_layer_sizes,
+            activation=activation,
+            method=method,
+            prior=prior,
+            temperature=temperature,
+            steps=steps,
+            batch_size=batch_size,
+            draws=draws,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.noise = noise
+
+    def fit(self, X: Table, y: Table) -> Self:
+        """Learn the posterior of the networks given X, (n, features), and y, (n,) or (n, outputs)."""
+        X, y = self._validated(X, y, reset=True)
+        self._one_column = y.ndim == 1
+        self.y_scaler_ = StandardScaler().fit(_column(y))
+        return self._start(X, y)
+
+    def partial_fit(self, X: Table, y: Table) -> Self:
+        """Learn the posterior given all data of this and earlier calls, going on from the one there is.
+
+        Every call takes `steps` steps. The standardisation stays that of the first call.
+        """
+        if not hasattr(self, "posterior_"):
+            return self.fit(X, y)
+        return self._continue(*self._validated(X, y, reset=False))
+
+    def predict(
+        self, X: Table, return_std: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """The mean of y, and with `return_std` its standard deviation, observation noise included."""
+
+        def moments(rows: np.ndarray) -> tuple[Any, Any]:
+            found = self.predictive_.predict(rows, **self._networks())
+            return found.mean, found.variance
+
+        mean, variance = _in_blocks(moments, self._rows(X))
+        mean = self._as_given(self.y_scaler_.inverse_transform(mean))
+        if not return_std:
+            return mean
+        return mean, self._as_given(np.sqrt(variance) * self.y_scaler_.scale_)
+
+    def predict_quantiles(
+        self, X: Table, quantiles: Sequence[float] = (0.05, 0.5, 0.95)
+    ) -> np.ndarray:
+        """Quantiles of y, observation noise included: (n, quantiles), or (n, outputs, quantiles)."""
+
+        def of_rows(rows: np.ndarray) -> tuple[Any]:
+            found = self.predictive_.quantiles(rows, quantiles, **self._networks())
+            return (found.swapaxes(0, 1),)
+
+        (found,) = _in_blocks(of_rows, self._rows(X))
+        turned = found * self.y_scaler_.scale_ + self.y_scaler_.mean_
+        return self._as_given(turned.swapaxes(1, 2))
+
+    def sample_y(self, X: Table, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+        """y by n networks, noise included: (n, n_samples), or (n, outputs, n_samples). A column is one network."""
+        found = self._sampled(X, n_samples, random_state)
+        turned = found * self.y_scaler_.scale_ + self.y_scaler_.mean_
+        return self._as_given(np.moveaxis(turned, 0, 2))
+
+    def log_prob(self, X: Table, y: Table) -> np.ndarray:
+        """log p(y | x, data) of each row, in the units of y; its negative mean is the test NLL."""
+        check_is_fitted(self)
+        X, y = self._validated(X, y, reset=False)
+
+        def of_rows(rows: np.ndarray, y: np.ndarray) -> tuple[Any]:
+            return (self.predictive_.log_prob(rows, y, **self._networks()),)
+
+        (found,) = _in_blocks(of_rows, self.x_scaler_.transform(X), self._encoded(y))
+        return found - np.log(self.y_scaler_.scale_).sum()
+
+    def _validated(self, X: Table, y: Table, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        options = {"dtype": np.float64, "multi_output": True, "y_numeric": True}
+        X, y = validate_data(self, X, y, reset=reset, **options)
+        y = np.asarray(y, np.float64)
+        if not reset and _column(y).shape[1] != self.y_scaler_.n_features_in_:
+            raise ValueError(
+                f"y has {_column(y).shape[1]} outputs, but {type(self).__name__} was fitted with "
+                f"{self.y_scaler_.n_features_in_}."
+            )
+        return X, y
+
+    def _encoded(self, y: np.ndarray) -> np.ndarray:
+        return self.y_scaler_.transform(_column(y))
+
+    def _likelihood(self, y: np.ndarray) -> tuple[Likelihood, int]:
+        columns = y.shape[1]
+        if isinstance(self.noise, str) and self.noise == "heteroscedastic":
+            return Heteroscedastic(), 2 * columns
+        if not isinstance(self.noise, numbers.Real):
+            return Gaussian(noise=self.noise), columns
+        if columns > 1:
+            raise InputError(
+                f"noise is {self.noise!r} for {columns} outputs, and each has a scale of its own. Use noise='learned', or "
+                "one estimator for each output."
+            )
+        return Gaussian(noise=float(self.noise / self.y_scaler_.scale_[0])), columns
+
+    def _as_given(self, values: np.ndarray) -> np.ndarray:
+        """Without the axis of outputs where y had none."""
+        return values[:, 0] if self._one_column else values
+
+
+class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
+    """Classification with a posterior over the weights of a multi-layer perceptron.
+
+    Parameters
+    ----------
+    hidden_layer_sizes, activation, method, prior, temperature, steps, batch_size, draws, random_state, verbose: see
+        `BayesianMLPRegressor`.
+
+    Attributes
+    ----------
+    classes_: the labels, in the order of the columns of `predict_proba`.
+    posterior_: the `gpvi.Posterior` over the weights, for standardised inputs.
+    predictive_: the `gpvi.bnn.Predictive`, for standardised inputs; gives entropy and mutual information.
+    network_, likelihood_, x_scaler_, n_features_in_, feature_names_in_: see `BayesianMLPRegressor`.
+
+    Sample weights are not supported: `fit` takes none. Training data are kept for `partial_fit`.
+    """
+
+    def __init__(
+        self,
+        hidden_layer_sizes: int | Sequence[int] = (50,),
+        *,
+        activation: str = "relu",
+        method: str | Method = "gpvi",
+        prior: str | Prior = "fan-in",
+        temperature: float = 1.0,
+        steps: int | None = None,
+        batch_size: int | Literal["auto"] | None = "auto",
+        draws: int = 500,
+        random_state: Any = None,
+        verbose: bool | int = False,
+    ):
+        super().__init__(
+            hidden_layer_sizes,
+            activation=activation,
+            method=method,
+            prior=prior,
+            temperature=temperature,
+            steps=steps,
+            batch_size=batch_size,
+            draws=draws,
+            random_state=random_state,
+            verbose=verbose,
+        )
+
+    def fit(self, X: Table, y: Table) -> Self:
+        """Learn the posterior of the networks given X, (n, features), and labels y, (n,)."""
+        X, y = self._validated(X, y, reset=True)
+        self.classes_ = _at_least_two(np.unique(y))
+        return self._start(X, y)
+
+    def partial_fit(self, X: Table, y: Table, classes: Table = None) -> Self:
+        """Learn the posterior given all data of this and earlier calls, going on from the one there is.
+
+        The first call names all `classes` that will ever come. Every call takes `steps` steps. The standardisation
+        stays that of the first call.
+        """
+        if hasattr(self, "posterior_"):
+            if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+                raise ValueError(
+                    f"`classes={classes!r}` is not the same as on last call to partial_fit, was: {self.classes_!r}"
+                )
+            return self._continue(*self._validated(X, y, reset=False))
+        if classes is None:
+            raise ValueError("classes must be passed on the first call to partial_fit.")
+        X, y = self._validated(X, y, reset=True)
+        self.classes_ = _at_least_two(np.unique(classes))
+        return self._start(X, y)
+
+    def predict(self, X: Table) -> np.ndarray:
+        """The most probable label of each row."""
+        return self.classes_[self.predict_proba(X).argmax(1)]
+
+    def predict_proba(self, X: Table) -> np.ndarray:
+        """The probability of each class, averaged over the networks: (n, classes)."""
+
+        def of_rows(rows: np.ndarray) -> tuple[Any]:
+            return (self.predictive_.predict(rows, **self._networks()).mean,)
+
+        (found,) = _in_blocks(of_rows, self._rows(X))
+        return found / found.sum(1, keepdims=True)
+
+    def predict_log_proba(self, X: Table) -> np.ndarray:
+        """The logarithm of `predict_proba`."""
+        return np.log(self.predict_proba(X))
+
+    def sample_y(self, X: Table, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+        """Labels by n networks: (n, n_samples). A column is one network."""
+        return self.classes_[self._sampled(X, n_samples, random_state).T]
+
+    def log_prob(self, X: Table, y: Table) -> np.ndarray:
+        """log p(y | x, data) of each row's label; its negative mean is the test NLL."""
+        check_is_fitted(self)
+        _, y = self._validated(X, y, reset=False)
+        chosen = np.take_along_axis(self.predict_proba(X), self._encoded(y)[:, None], 1)[:, 0]
+        return np.log(chosen)
+
+    def _validated(self, X: Table, y: Table, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        X, y = validate_data(self, X, y, reset=reset, dtype=np.float64)
+        check_classification_targets(y)
+        return X, column_or_1d(y, warn=True)
+
+    def _encoded(self, y: np.ndarray) -> np.ndarray:
+        unknown = np.setdiff1d(y, self.classes_)
+        if unknown.size:
+            raise ValueError(f"y contains labels {unknown!r} that are not among the classes.")
+        return np.searchsorted(self.classes_, y).astype(np.int32)
+
+    def _likelihood(self, y: np.ndarray) -> tuple[Likelihood, int]:
+        return Categorical(), len(self.classes_)
+
+
+def _in_blocks(
+    of_rows: Callable[..., tuple[Any, ...]], *tables: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """What `of_rows` makes of all rows, always asked for `ROWS` of them at once; in double precision."""
+    number = len(tables[0])
+    found = []
+    for start in range(0, number, ROWS):
+        blocks = [table[start : start + ROWS] for table in tables]
+        idle = ROWS - len(blocks[0])
+        filled = [np.concatenate([b, np.repeat(b[-1:], idle, axis=0)]) for b in blocks]
+        found.append([np.asarray(part, np.float64) for part in of_rows(*filled)])
+    return tuple(np.concatenate(parts)[:number] for parts in zip(*found, strict=True))
+
+
+def _as_method(given: str | Method, dim: int) -> Method:
+    """A method from itself or its name, with the generator and scales that networks need."""
+    return resolve(
+        given, {name: lambda make=make: make(dim) for name, make in _named().items()}, "method"
+    )
+
+
+def _named() -> dict[str, Callable[[int], Method]]:
+    makers = {_hyphenated(kind.__name__): _maker(kind) for kind in METHODS}
+    short = {"mfvi": "mean-field-vi", "ensemble": "deep-ensemble"}
+    return makers | {"gpvi": network_gpvi} | {a: makers[b] for a, b in short.items() if b in makers}
+
+
+def _maker(kind: type) -> Callable[[int], Method]:
+    fields = {field.name for field in dataclasses.fields(kind)}
+    if "generator" in fields:
+        return lambda dim: kind(generator=generator(dim))
+    return lambda dim: kind()
+
+
+def _hyphenated(name: str) -> str:
+    """AmortizedSVGD → amortized-svgd."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
+
+
+def _at_least_two(classes: np.ndarray) -> np.ndarray:
+    if len(classes) < 2:
+        raise ValueError(
+            "This classifier needs samples of at least 2 classes in the data, but the data contains only one class: "
+            f"{classes[0]!r}"
+        )
+    return classes
+
+
+def _column(y: np.ndarray) -> np.ndarray:
+    return y[:, None] if y.ndim == 1 else y
+
+
+def _seed(random_state: Any) -> int:
+    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))

@@ -1,0 +1,140 @@
+r"""From a network, a likelihood, a prior and data to a target.
+
+    log p(w | X, y) = ( Σ_i log p(y_i | f_w(x_i)) + log p(w) ) / T + const,
+
+over the weights w and the likelihood's own coordinates, in mini-batch form: `gpvi.Target` scales a batch by N/B.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Scalar
+
+from gpvi.bnn.likelihoods import Likelihood, as_likelihood
+from gpvi.bnn.networks import Network
+from gpvi.bnn.priors import Prior, as_prior
+from gpvi.errors import InputError
+from gpvi.target import Target
+
+ROWS = 4_096
+"""More data than this go through the network in pieces, so that the whole data never meet its widest layer at once."""
+
+
+def target(
+    network: Network,
+    likelihood: Likelihood | str,
+    prior: Prior | str,
+    X: Any,
+    y: Any,
+    *,
+    temperature: float = 1.0,
+    dtype: DTypeLike | None = None,
+) -> Target:
+    """The posterior of a network's weights given data.
+
+    Parameters
+    ----------
+    network: see `Network`.
+    likelihood: of y given the outputs: "gaussian", "categorical", … or an object such as `Gaussian(noise=0.1)`.
+    prior: of the weights: "normal", "fan-in", "mixture" or an object.
+    X, y: the data; their first axes have one length N.
+    temperature: T; 1 is the posterior, less a cold one.
+    dtype: float32 or float64; follows JAX's x64 setting by default.
+
+    Training starts at a draw of the network's own initialisation, and each particle at another.
+    """
+    if not isinstance(network, Network):
+        raise InputError(
+            f"network is {type(network).__name__}; make it with gpvi.bnn.mlp, Network.from_equinox, from_flax or "
+            "from_functions."
+        )
+    likelihood, prior = as_likelihood(likelihood), as_prior(prior)
+    inputs = checked_inputs(X)
+    outputs = network.outputs(inputs)
+    values = likelihood.prepare(y, outputs)
+    if len(inputs) != len(values):
+        raise InputError(f"X has {len(inputs)} rows and y {len(values)}; they must agree.")
+    kind = np.dtype(jnp.result_type(float) if dtype is None else dtype)
+    data = tuple(
+        a.astype(kind) if np.issubdtype(a.dtype, np.floating) else a for a in (inputs, values)
+    )
+    extra = likelihood.extra(outputs)
+    names = (*network.names, *extra)
+    return Target(
+        log_likelihood=LogLikelihood(network, likelihood),
+        log_prior=LogPrior(network, likelihood, prior),
+        data=data,
+        dim=len(names),
+        temperature=temperature,
+        initial=Initial(network, likelihood, outputs),
+        dtype=dtype,
+        names=names,
+    )
+
+
+def checked_inputs(X: Any) -> np.ndarray:
+    """X as finite floats with at least two axes."""
+    try:
+        inputs = np.asarray(X)
+        inputs = inputs if np.issubdtype(inputs.dtype, np.floating) else inputs.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"X cannot be read as numbers: {error}.") from error
+    if inputs.ndim < 2 or inputs.size == 0:
+        raise InputError(
+            f"X has shape {inputs.shape}; pass (n, features), or (n, …) for images. Of a single feature, X[:, None]."
+        )
+    if not np.isfinite(inputs).all():
+        where = np.argwhere(~np.isfinite(inputs))[0]
+        raise InputError(
+            f"X holds {inputs[tuple(where)]} at index {tuple(map(int, where))}: remove or impute it."
+        )
+    return inputs
+
+
+class LogLikelihood(eqx.Module):
+    """(x, batch) ↦ log p(y_i | x) of each datum."""
+
+    network: Network = eqx.field(static=True)
+    likelihood: Likelihood = eqx.field(static=True)
+
+    def __call__(self, x: Float[Array, " d"], batch: tuple[Array, Array]) -> Array:
+        flat, extra = x[: self.network.size], x[self.network.size :]
+
+        def terms(piece: tuple[Array, Array]) -> Float[Array, " b"]:
+            inputs, y = piece
+            return self.likelihood.log_prob(self.network.apply(flat, inputs), extra, y)
+
+        whole, rest = divmod(len(batch[0]), ROWS)
+        if whole == 0 or (whole, rest) == (1, 0):
+            return terms(batch)
+        pieces = jax.tree.map(lambda a: a[: whole * ROWS].reshape(whole, ROWS, *a.shape[1:]), batch)
+        found = jax.lax.map(jax.checkpoint(terms), pieces).ravel()
+        if rest == 0:
+            return found
+        return jnp.concatenate([found, terms(jax.tree.map(lambda a: a[whole * ROWS :], batch))])
+
+
+class LogPrior(eqx.Module):
+    """x ↦ log p(w) + log p(extra coordinates)."""
+
+    network: Network = eqx.field(static=True)
+    likelihood: Likelihood = eqx.field(static=True)
+    prior: Prior = eqx.field(static=True)
+
+    def __call__(self, x: Float[Array, " d"]) -> Scalar:
+        flat, extra = x[: self.network.size], x[self.network.size :]
+        return self.prior.log_prob(flat, self.network) + self.likelihood.log_prior(extra)
+
+
+class Initial(eqx.Module):
+    """key ↦ the network's own initialisation, and where the likelihood's coordinates start."""
+
+    network: Network = eqx.field(static=True)
+    likelihood: Likelihood = eqx.field(static=True)
+    outputs: int = eqx.field(static=True)
+
+    def __call__(self, key: PRNGKeyArray) -> Float[Array, " d"]:
+        return jnp.concatenate([self.network.init(key), self.likelihood.start(self.outputs)])

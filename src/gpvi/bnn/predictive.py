@@ -1,0 +1,402 @@
+r"""What a posterior over networks predicts: averages over draws, in a stream.
+
+For y given x, with networks w_1…w_n drawn from the posterior:
+
+    mean       E[y] = (1/n) Σ_i m_i,            m_i, v_i: mean and variance of y given w_i
+    aleatoric  (1/n) Σ_i v_i                    what no more data would remove
+    epistemic  (1/n) Σ_i (m_i − E[y])²          what the networks disagree about
+    variance   their sum, by the law of total variance
+    entropy    H[(1/n) Σ_i p_i], and mutual information, that less (1/n) Σ_i H[p_i], for classes.
+
+Networks are drawn a block at a time, used and forgotten, so memory does not grow with their number; a further pass,
+where one is needed, draws the same ones again from the same keys. Quantiles are those of the mixture's distribution
+function, (1/n) Σ_i P(Y ≤ y | w_i), found by refining a grid: no y is drawn for them.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+from gpvi.bnn.likelihoods import Likelihood, as_likelihood
+from gpvi.bnn.model import checked_inputs
+from gpvi.bnn.networks import Network
+from gpvi.carriers import Particles, standard_normal
+from gpvi.errors import InputError, NotAvailableError
+from gpvi.generators import AbstractGenerator
+from gpvi.posterior import Posterior
+
+DRAWS = 1_000
+"""Networks where nobody says how many."""
+ENTRIES = 2**21
+"""About how many weights one block of networks has."""
+PAIRS = 2**13
+"""About how many (network, datum) pairs go through at once."""
+GRID = 33
+ROUNDS = 5
+"""Quantiles are known to 32⁻⁵ of the bracket they start from."""
+
+Sums = TypeVar("Sums")
+
+
+class Prediction(eqx.Module):
+    """Moments of the predictive distribution, row by row.
+
+    Attributes
+    ----------
+    mean: of y, (b, m); for `Categorical` the probabilities of the classes, (b, C).
+    aleatoric, epistemic: the parts of its variance; for classes, of their indicators.
+    entropy, mutual_information: for classes, in nats; None otherwise.
+    """
+
+    mean: Float[Array, "b m"]
+    aleatoric: Float[Array, "b m"]
+    epistemic: Float[Array, "b m"]
+    entropy: Float[Array, " b"] | None = None
+    mutual_information: Float[Array, " b"] | None = None
+
+    @property
+    def variance(self) -> Float[Array, "b m"]:
+        """Of y: aleatoric + epistemic."""
+        return self.aleatoric + self.epistemic
+
+    @property
+    def std(self) -> Float[Array, "b m"]:
+        """The standard deviation of y."""
+        return jnp.sqrt(self.variance)
+
+
+class Networks(eqx.Module):
+    """Where networks come from, a block at a time: a generator and a key, or a table of particles."""
+
+    source: AbstractGenerator | Float[Array, "n d"]
+    key: PRNGKeyArray
+    number: int = eqx.field(static=True)
+    block: int = eqx.field(static=True)
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks hold them all; the last may be partly idle."""
+        return -(-self.number // self.block)
+
+    def draw(self, index: Int[Array, ""]) -> tuple[Float[Array, "k d"], Float[Array, " k"]]:
+        """A block of networks, and 1 or 0 for each: whether it counts."""
+        places = index * self.block + jnp.arange(self.block)
+        counts = places < self.number
+        if isinstance(self.source, AbstractGenerator):
+            own_key = jax.random.fold_in(self.key, index)
+            z = standard_normal(self.source, self.block, key=own_key)
+            flat = jax.vmap(self.source)(z)
+        else:
+            flat = self.source[jnp.minimum(places, self.number - 1)]
+        return flat, counts.astype(flat.dtype)
+
+
+class Predictive:
+    """The predictive distribution of a posterior over the weights of a network.
+
+    Parameters
+    ----------
+    posterior: as `gpvi.fit` returns it for `gpvi.bnn.target`; a loaded one serves as well.
+    network, likelihood: those of the target.
+
+    `draws` below is the number of networks: new ones from a generator (1,000 by default), as many as asked; of a
+    particle method or chains all they have by default, and a random choice where fewer are asked.
+    """
+
+    def __init__(self, posterior: Posterior, network: Network, likelihood: Likelihood | str):
+        self.posterior = posterior
+        self.network = network
+        self.likelihood = as_likelihood(likelihood)
+        if posterior.dim < network.size:
+            raise InputError(
+                f"the posterior has {posterior.dim} coordinates, fewer than the {network.size} weights of the network."
+            )
+
+    def predict(self, X: Any, *, key: PRNGKeyArray, draws: int | None = None) -> Prediction:
+        """Mean, variance with its two parts, and for classes entropy and mutual information."""
+        return self._run(_predict, X, draws, key)
+
+    def log_prob(
+        self, X: Any, y: Any, *, key: PRNGKeyArray, draws: int | None = None
+    ) -> Float[Array, " b"]:
+        """log p(y | x, data) = log (1/n) Σ_i p(y | x, w_i) of each row."""
+        inputs = checked_inputs(X)
+        values = self.likelihood.prepare(y, self.network.outputs(inputs))
+        if len(inputs) != len(values):
+            raise InputError(f"X has {len(inputs)} rows and y {len(values)}; they must agree.")
+        return self._run(_log_prob, inputs, draws, key, values)
+
+    def quantiles(
+        self,
+        X: Any,
+        levels: Sequence[float] | float,
+        *,
+        key: PRNGKeyArray,
+        draws: int | None = None,
+    ) -> Float[Array, "q b m"]:
+        """The quantiles of y at the given levels, observation noise included."""
+        at = np.atleast_1d(np.asarray(levels, dtype=np.float64))
+        if at.ndim != 1 or not ((at > 0) & (at < 1)).all():
+            raise InputError(f"levels are {levels!r}; they must lie between 0 and 1.")
+        if self.likelihood.classifies:
+            raise NotAvailableError(
+                f"{type(self.likelihood).__name__} is over classes, which have no order, so there are no quantiles or "
+                "intervals. Use the probabilities, Predictive.predict(…).mean."
+            )
+        return self._run(_quantiles, X, draws, key, at)
+
+    def interval(
+        self, X: Any, level: float = 0.9, *, key: PRNGKeyArray, draws: int | None = None
+    ) -> tuple[Float[Array, "b m"], Float[Array, "b m"]]:
+        """The central interval that holds y with probability `level`."""
+        if not 0 < level < 1:
+            raise InputError(f"level is {level!r}; it must be between 0 and 1.")
+        lower, upper = self.quantiles(X, [(1 - level) / 2, (1 + level) / 2], key=key, draws=draws)
+        return lower, upper
+
+    def sample(self, X: Any, n: int | None = None, *, key: PRNGKeyArray) -> Array:
+        """y from each of n networks, (n, b, m); labels, (n, b), for `Categorical`."""
+        return self._run(_sample, X, n, key)
+
+    def outputs(self, X: Any, n: int | None = None, *, key: PRNGKeyArray) -> Float[Array, "n b o"]:
+        """The outputs of each of n networks."""
+        return self._run(_outputs, X, n, key)
+
+    def _run(
+        self, compute: Callable, X: Any, draws: int | None, key: PRNGKeyArray, *more: np.ndarray
+    ) -> Any:
+        inputs = checked_inputs(X)
+        outputs = self.network.outputs(inputs)
+        extra = self.posterior.dim - self.network.size
+        if extra != len(self.likelihood.extra(outputs)):
+            raise InputError(
+                f"the posterior has {extra} coordinates beside the {self.network.size} weights, but "
+                f"{self.likelihood} has {len(self.likelihood.extra(outputs))}: use those of the target."
+            )
+        dtype = self.posterior.dtype
+        with jax.enable_x64(dtype == np.dtype("float64")):
+            draw_key, noise_key = jax.random.split(key)
+            networks = self._networks(draws, draw_key)
+            arrays = [
+                jnp.asarray(a, dtype if np.issubdtype(a.dtype, np.floating) else None)
+                for a in (inputs, *more)
+            ]
+            return compute(self.network, self.likelihood, networks, noise_key, *arrays)
+
+    def _networks(self, draws: int | None, key: PRNGKeyArray) -> Networks:
+        block = max(1, min(256, ENTRIES // self.posterior.dim))
+        if not isinstance(self.posterior.model, Particles):
+            number = DRAWS if draws is None else _count(draws)
+            return Networks(self.posterior.generator, key, number, min(block, number))
+        table = self.posterior.particles
+        if draws is not None:
+            table = self.posterior.sample(_count(draws), key=key)
+        return Networks(table, key, len(table), min(block, len(table)))
+
+
+def _count(draws: Any) -> int:
+    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
+        raise InputError(f"the number of networks is {draws!r}; it must be a whole number ≥ 1.")
+    return int(draws)
+
+
+def _apply(
+    network: Network, flat: Float[Array, "k d"], inputs: Float[Array, "b ..."]
+) -> tuple[Float[Array, "k b o"], Float[Array, "k e"]]:
+    """The outputs of a block of networks for all rows, some rows at a time; and what is not a weight."""
+    weights, extra = flat[:, : network.size], flat[:, network.size :]
+    batched = jax.vmap(network.apply, (0, None))
+    rows = max(1, PAIRS // len(flat))
+    if len(inputs) <= rows:
+        return batched(weights, inputs), extra
+    pieces = -(-len(inputs) // rows)
+    idle = [(0, pieces * rows - len(inputs))] + [(0, 0)] * (inputs.ndim - 1)
+    padded = jnp.pad(inputs, idle).reshape(pieces, rows, *inputs.shape[1:])
+    out = jax.lax.map(lambda piece: batched(weights, piece), padded)
+    out = jnp.moveaxis(out, 0, 1).reshape(len(flat), pieces * rows, -1)
+    return out[:, : len(inputs)], extra
+
+
+def _stream(
+    network: Network,
+    networks: Networks,
+    inputs: Float[Array, "b ..."],
+    add: Callable[[Sums, Array, Array, Array], Sums],
+    start: Sums,
+) -> Sums:
+    """`add(sums, outputs, extra, counts)` over all blocks of networks."""
+
+    def one(sums: Sums, index: Int[Array, ""]) -> tuple[Sums, None]:
+        flat, counts = networks.draw(index)
+        out, extra = _apply(network, flat, inputs)
+        return add(sums, out, extra, counts), None
+
+    return jax.lax.scan(one, start, jnp.arange(networks.blocks))[0]
+
+
+class _Moments(eqx.Module):
+    """Running mean and sum of squares about it, joined block by block (Chan, Golub and LeVeque 1979)."""
+
+    number: Array
+    mean: Array
+    squares: Array
+
+    @classmethod
+    def none(cls, shape: tuple[int, ...], dtype: Any) -> "_Moments":
+        return cls(jnp.zeros((), dtype), jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+
+    def joined(self, values: Float[Array, "k ..."], counts: Float[Array, " k"]) -> "_Moments":
+        number = counts.sum()
+        total = self.number + number
+        mean = jnp.tensordot(counts, values, 1) / number
+        squares = jnp.tensordot(counts, (values - mean) ** 2, 1)
+        gap = mean - self.mean
+        return _Moments(
+            total,
+            self.mean + gap * (number / total),
+            self.squares + squares + gap**2 * (self.number * number / total),
+        )
+
+
+@eqx.filter_jit
+def _predict(
+    network: Network,
+    likelihood: Likelihood,
+    networks: Networks,
+    key: PRNGKeyArray,
+    inputs: Float[Array, "b ..."],
+) -> Prediction:
+    def terms(out: Array, extra: Array) -> tuple[Array, Array, Array]:
+        mean, variance = likelihood.moments(out, extra)
+        own = likelihood.entropy(out) if likelihood.classifies else jnp.zeros(len(out), out.dtype)
+        return mean, variance, own
+
+    def add(sums: tuple[_Moments, Array, Array], out: Array, extra: Array, counts: Array):
+        moments, variances, entropies = sums
+        mean, variance, own = jax.vmap(terms)(out, extra)
+        return (
+            moments.joined(mean, counts),
+            variances + jnp.tensordot(counts, variance, 1),
+            entropies + counts @ own,
+        )
+
+    shape, dtype = _shapes(network, likelihood, networks, inputs)
+    start = (_Moments.none(shape, dtype), jnp.zeros(shape, dtype), jnp.zeros(shape[0], dtype))
+    moments, variances, entropies = _stream(network, networks, inputs, add, start)
+    n = networks.number
+    mean, aleatoric, epistemic = moments.mean, variances / n, moments.squares / n
+    if not likelihood.classifies:
+        return Prediction(mean, aleatoric, epistemic)
+    entropy = likelihood.mixture_entropy(mean)
+    return Prediction(mean, aleatoric, epistemic, entropy, jnp.maximum(entropy - entropies / n, 0))
+
+
+def _shapes(
+    network: Network, likelihood: Likelihood, networks: Networks, inputs: Array
+) -> tuple[tuple[int, ...], Any]:
+    """Shape and dtype of the mean of y."""
+
+    def mean() -> Array:
+        flat, _ = networks.draw(jnp.zeros((), int))
+        out = network.apply(flat[0, : network.size], inputs)
+        return likelihood.moments(out, flat[0, network.size :])[0]
+
+    found = jax.eval_shape(mean)
+    return found.shape, found.dtype
+
+
+@eqx.filter_jit
+def _log_prob(
+    network: Network,
+    likelihood: Likelihood,
+    networks: Networks,
+    key: PRNGKeyArray,
+    inputs: Float[Array, "b ..."],
+    y: Array,
+) -> Float[Array, " b"]:
+    def add(total: Array, out: Array, extra: Array, counts: Array) -> Array:
+        terms = jax.vmap(likelihood.log_prob, (0, 0, None))(out, extra, y)
+        own = jax.nn.logsumexp(jnp.where(counts[:, None] > 0, terms, -jnp.inf), 0)
+        return jnp.logaddexp(total, own)
+
+    _, dtype = _shapes(network, likelihood, networks, inputs)
+    total = _stream(network, networks, inputs, add, jnp.full(len(inputs), -jnp.inf, dtype))
+    return total - math.log(networks.number)
+
+
+@eqx.filter_jit
+def _quantiles(
+    network: Network,
+    likelihood: Likelihood,
+    networks: Networks,
+    key: PRNGKeyArray,
+    inputs: Float[Array, "b ..."],
+    levels: Float[Array, " q"],
+) -> Float[Array, "q b m"]:
+    """A quantile at level p lies within √((1−p)/p) and √(p/(1−p)) standard deviations of the mean (Cantelli)."""
+    moments = _predict(network, likelihood, networks, key, inputs)
+    p = levels[:, None, None]
+    below = moments.mean - 1.01 * jnp.sqrt((1 - p) / p) * moments.std
+    above = moments.mean + 1.01 * jnp.sqrt(p / (1 - p)) * moments.std
+    fractions = jnp.linspace(0.0, 1.0, GRID, dtype=below.dtype)[:, None, None, None]
+
+    def narrowed(bracket: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
+        low, high = bracket
+        grid = low + fractions * (high - low)
+
+        def add(total: Array, out: Array, extra: Array, counts: Array) -> Array:
+            def one(total: Array, network: PyTree) -> tuple[Array, None]:
+                own, extra, counted = network
+                return total + counted * likelihood.cdf(own, extra, grid), None
+
+            return jax.lax.scan(one, total, (out, extra, counts))[0]
+
+        total = _stream(network, networks, inputs, add, jnp.zeros_like(grid))
+        reached = total / networks.number >= p
+        first = jnp.where(reached.any(0), jnp.argmax(reached, 0), GRID - 1)[None]
+        take = lambda index: jnp.take_along_axis(grid, index, 0)[0]  # noqa: E731
+        return (take(jnp.maximum(first - 1, 0)), take(first)), None
+
+    (low, high), _ = jax.lax.scan(narrowed, (below, above), None, length=ROUNDS)
+    return jnp.floor(high) if likelihood.discrete else (low + high) / 2
+
+
+@eqx.filter_jit
+def _sample(
+    network: Network,
+    likelihood: Likelihood,
+    networks: Networks,
+    key: PRNGKeyArray,
+    inputs: Float[Array, "b ..."],
+) -> Array:
+    def one(index: Int[Array, ""]) -> Array:
+        flat, _ = networks.draw(index)
+        out, extra = _apply(network, flat, inputs)
+        keys = jax.random.split(jax.random.fold_in(key, index), len(flat))
+        return jax.vmap(lambda o, e, k: likelihood.sample(o, e, key=k))(out, extra, keys)
+
+    return _rows(jax.lax.map(one, jnp.arange(networks.blocks)), networks.number)
+
+
+@eqx.filter_jit
+def _outputs(
+    network: Network,
+    likelihood: Likelihood,
+    networks: Networks,
+    key: PRNGKeyArray,
+    inputs: Float[Array, "b ..."],
+) -> Float[Array, "n b o"]:
+    def one(index: Int[Array, ""]) -> Array:
+        return _apply(network, networks.draw(index)[0], inputs)[0]
+
+    return _rows(jax.lax.map(one, jnp.arange(networks.blocks)), networks.number)
+
+
+def _rows(blocks: Array, number: int) -> Array:
+    return blocks.reshape(-1, *blocks.shape[2:])[:number]

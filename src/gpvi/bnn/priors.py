@@ -1,0 +1,120 @@
+"""Priors over the weights of a network, each a product over weights with normalised log-densities."""
+
+from typing import Any, Protocol, runtime_checkable
+
+import jax.numpy as jnp
+from jax.scipy.stats import norm
+from jaxtyping import Array, Float, Scalar
+
+from gpvi.bnn.networks import Leaf, Network
+from gpvi.errors import InputError
+from gpvi.specs import require_positive, resolve, spec
+
+
+@runtime_checkable
+class Prior(Protocol):
+    """p(w) for a given network."""
+
+    def log_prob(self, flat: Float[Array, " d"], network: Network) -> Scalar:
+        """log p(w)."""
+        ...
+
+
+class _Gaussian:
+    """w_i ~ N(0, s²), with one s for each array of weights."""
+
+    def scale_of(self, leaf: Leaf, network: Network) -> float:
+        raise NotImplementedError
+
+    def log_prob(self, flat: Float[Array, " d"], network: Network) -> Scalar:
+        """log p(w)."""
+        network.require_size(flat)
+        terms = [
+            norm.logpdf(flat[leaf.start : leaf.stop], scale=self.scale_of(leaf, network)).sum()
+            for leaf in network.leaves
+        ]
+        return jnp.stack(terms).sum()
+
+
+@spec
+class StandardNormal(_Gaussian):
+    """w_i ~ N(0, scale²)."""
+
+    scale: float = 1.0
+
+    def __post_init__(self):
+        require_positive("scale of the prior", self.scale, "1.0 is the standard normal.")
+
+    def scale_of(self, leaf: Leaf, network: Network) -> float:
+        """One for all."""
+        return self.scale
+
+
+@spec
+class FanIn(_Gaussian):
+    """Weights N(0, gain²/fan_in), biases N(0, bias²), so that outputs of wide layers keep their scale (Neal 1996)."""
+
+    gain: float = 1.0
+    bias: float = 1.0
+
+    def __post_init__(self):
+        require_positive("gain of the prior", self.gain, "Try 1.0, or √2 with ReLU.")
+        require_positive("bias of the prior", self.bias, "Try 1.0.")
+
+    def scale_of(self, leaf: Leaf, network: Network) -> float:
+        """gain/√fan_in, or the biases' scale."""
+        return self.bias if leaf.kind == "bias" else self.gain / leaf.fan_in**0.5
+
+
+@spec
+class PerLayer(_Gaussian):
+    """w_i ~ N(0, s²) with one s for each layer, in the order of `network.layers`."""
+
+    scales: tuple[float, ...]
+
+    def __post_init__(self):
+        for scale in self.scales:
+            require_positive("a scale of the prior", scale, "Give one for each layer.")
+
+    def scale_of(self, leaf: Leaf, network: Network) -> float:
+        """That of its layer."""
+        layers = network.layers
+        if len(self.scales) != len(layers):
+            raise InputError(
+                f"{len(self.scales)} scales for the {len(layers)} layers {', '.join(layers)}: give one for each."
+            )
+        return self.scales[layers.index(leaf.layer)]
+
+
+@spec
+class ScaleMixture:
+    """w_i ~ share N(0, wide²) + (1 − share) N(0, narrow²) (Blundell et al. 2015): most weights near zero, some free."""
+
+    share: float = 0.5
+    wide: float = 1.0
+    narrow: float = 0.1
+
+    def __post_init__(self):
+        if not 0 < self.share < 1:
+            raise InputError(f"share is {self.share!r}; it must be between 0 and 1.")
+        require_positive("wide", self.wide, "Try 1.0.")
+        require_positive("narrow", self.narrow, "Try 0.1.")
+
+    def log_prob(self, flat: Float[Array, " d"], network: Network) -> Scalar:
+        """log p(w)."""
+        network.require_size(flat)
+        wide = jnp.log(self.share) + norm.logpdf(flat, scale=self.wide)
+        narrow = jnp.log1p(-self.share) + norm.logpdf(flat, scale=self.narrow)
+        return jnp.logaddexp(wide, narrow).sum()
+
+
+def as_prior(value: Any) -> Prior:
+    """A prior from itself or its shorthand: "normal", "fan-in" or "mixture"."""
+    prior = resolve(
+        value, {"normal": StandardNormal, "fan-in": FanIn, "mixture": ScaleMixture}, "prior"
+    )
+    if isinstance(prior, type) or not isinstance(prior, Prior):
+        raise InputError(
+            f"prior is {value!r}; pass 'normal', 'fan-in', 'mixture' or one of gpvi.bnn's priors, such as FanIn()."
+        )
+    return prior

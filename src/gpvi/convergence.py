@@ -1,0 +1,127 @@
+r"""Whether Markov chains have converged, and what their draws are worth: pure functions of (chains, draws, d).
+
+R̂ compares the spread between n-draw chains, B, with that within them, W: √((n − 1)/n + B/W), B the variance of their
+means. Each chain counts as two halves, and draws as the normal scores of their ranks, so that neither a trend nor
+a heavy tail hides; a second R̂, of the draws folded about their median, sees scales that differ, and the larger is told.
+
+The effective sample size is cn/τ with τ = 1 + 2Σρ_t. The autocorrelations of successive lags sum to a positive,
+decreasing sequence P_t = ρ_2t + ρ_2t+1 in a reversible chain, so the sum stops at the first P_t < 0 and P is made
+monotone (Geyer 1992). Of normal scores it is the ESS of the bulk; of the indicators of the 5 % and 95 % quantiles,
+whichever is less, that of the tails; of the draws themselves, what the error of their mean needs.
+
+Vehtari, Gelman, Simpson, Carpenter, Bürkner: Rank-normalization, folding, and localization: an improved R̂ for
+assessing convergence of MCMC (Bayesian Analysis 2021). It runs on the host, where FFTs and ranks need no compiling.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float, Num
+
+from gpvi.errors import InputError
+
+FEWEST_DRAWS = 8
+TRUSTED_RHAT = 1.01
+"""Above this the chains have not mixed."""
+TRUSTED_ESS = 100
+"""Draws for each chain, below which R̂ and quantiles are not to be relied on."""
+
+_BLOCK = 256
+Draws = Float[np.ndarray, "c n d"]
+PerCoordinate = Float[np.ndarray, " d"]
+
+
+class Convergence(NamedTuple):
+    """Of each coordinate; NaN where a draw is not finite or all are the same."""
+
+    rhat: PerCoordinate
+    ess_bulk: PerCoordinate
+    ess_tail: PerCoordinate
+    mcse: PerCoordinate
+    """The Monte-Carlo standard error of the mean, sd/√ESS."""
+
+
+def summary(chains: Float[Array | np.ndarray, "c n d"]) -> Convergence:
+    """R̂, bulk and tail ESS, and the error of the mean of each coordinate."""
+    draws = np.asarray(chains, np.float64)
+    if draws.shape[1] < FEWEST_DRAWS:
+        raise InputError(
+            f"the chains have {draws.shape[1]} draws each; R̂ and ESS take {FEWEST_DRAWS} or more."
+        )
+    blocks = [
+        _summary_of_some(draws[..., first : first + _BLOCK])
+        for first in range(0, draws.shape[2], _BLOCK)
+    ]
+    return Convergence(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
+
+
+def split_rhat(halves: Draws) -> PerCoordinate:
+    """√((n − 1)/n + B/W), of chains that are split already."""
+    n = halves.shape[1]
+    between, within = halves.mean(1).var(0, ddof=1), halves.var(1, ddof=1).mean(0)
+    return np.sqrt((n - 1) / n + between / within)
+
+
+def effective_sample_size(halves: Num[np.ndarray, "c n d"]) -> PerCoordinate:
+    """cn/τ; at most cn·log₁₀(cn), where the chains are antithetic."""
+    chains, n, _ = halves.shape
+    rho = _autocorrelations(halves)[: 2 * ((n - 1) // 2)]
+    pairs = rho[0::2] + rho[1::2]
+    positive = np.logical_and.accumulate(pairs > 0)
+    positive[-1] = False
+    monotone = np.minimum.accumulate(np.where(positive, pairs, 0.0))
+    beyond = np.take_along_axis(rho[0::2], positive.sum(0)[None], 0)[0].clip(0.0)
+    tau = -1 + 2 * monotone.sum(0) + beyond
+    return chains * n / np.maximum(tau, 1 / np.log10(chains * n))
+
+
+def _summary_of_some(draws: Draws) -> Convergence:
+    usable = np.isfinite(draws).all((0, 1)) & (np.ptp(draws, (0, 1)) > 0)
+    draws = np.where(usable, draws, np.random.default_rng(0).standard_normal(draws.shape))
+    halves = _split(draws)
+    scores = _normal_scores(halves)
+    folded = _normal_scores(np.abs(halves - np.median(halves, (0, 1))))
+    tails = [
+        effective_sample_size(_split((draws <= np.quantile(draws, level, (0, 1))).astype(float)))
+        for level in (0.05, 0.95)
+    ]
+    sd = draws.std((0, 1), ddof=1)
+    found = (
+        np.maximum(split_rhat(scores), split_rhat(folded)),
+        effective_sample_size(scores),
+        np.minimum(*tails),
+        sd / np.sqrt(effective_sample_size(halves)),
+    )
+    return Convergence(*(np.where(usable, values, np.nan) for values in found))
+
+
+def _split(draws: Draws) -> Float[np.ndarray, "h m d"]:
+    """Each chain as two; the middle draw of an odd number is left out."""
+    half = draws.shape[1] // 2
+    return np.concatenate([draws[:, :half], draws[:, -half:]])
+
+
+def _normal_scores(draws: Draws) -> Draws:
+    """Φ^{-1}((r − 3/8)/(n + 1/4)) of the ranks r among all chains (Blom 1958)."""
+    from scipy.special import ndtri
+    from scipy.stats import rankdata
+
+    size = draws.shape[0] * draws.shape[1]
+    ranks = rankdata(draws.reshape(size, -1), axis=0)
+    return ndtri((ranks - 0.375) / (size + 0.25)).reshape(draws.shape)
+
+
+def _autocorrelations(draws: Draws) -> Float[np.ndarray, "n d"]:
+    """ρ_t = 1 − (W − mean autocovariance at lag t) / var⁺, over all chains."""
+    from scipy.fft import irfft, next_fast_len, rfft
+
+    chains, n, _ = draws.shape
+    means = draws.mean(1)
+    spectrum = rfft(draws - means[:, None], next_fast_len(2 * n), axis=1)
+    power = (spectrum.real**2 + spectrum.imag**2).mean(0)
+    covariance = irfft(power, next_fast_len(2 * n), axis=0)[:n] / n
+    within = covariance[0] * n / (n - 1)
+    total = covariance[0] + (means.var(0, ddof=1) if chains > 1 else 0.0)
+    rho = 1 - (within - covariance) / total
+    rho[0] = 1.0
+    return rho

@@ -1,0 +1,118 @@
+"""Reads posteriordb (Magnusson et al., https://github.com/stan-dev/posteriordb): data and reference draws.
+
+A directory holds `posteriors/NAME.json`, which names the rest, `data/*.json.zip` and `reference_draws/*.json.zip`, each
+a JSON document alone in its archive. Draws are a list of chains, each a map from a parameter to its draws.
+The repository's own `posterior_database/` keeps the last two one level deeper, and is read as well.
+"""
+
+import json
+import os
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from gpvi.errors import InputError, StorageError
+
+SOURCE = "https://github.com/stan-dev/posteriordb"
+LARGEST = 256 * 2**20
+"""No document of posteriordb is nearly so long once unpacked."""
+
+_DATA = ("data", "data/data")
+_DRAWS = ("reference_draws", "reference_posteriors/draws/draws")
+
+
+class Stored(NamedTuple):
+    """A posterior of the database."""
+
+    name: str
+    data: dict[str, Any]
+    parameters: tuple[str, ...]
+    """The names of the reference draws, such as `theta[1]`."""
+    draws: Float[np.ndarray, "n q"]
+    """Reference draws, the chains one after the other."""
+
+
+def read(directory: str | os.PathLike[str] | None, name: str) -> Stored:
+    """The data and the reference draws of a posterior, such as "eight_schools-eight_schools_centered"."""
+    root = find(directory)
+    entry = _document(root / "posteriors" / f"{name}.json")
+    data = _unzipped(root, _DATA, _field(entry, "data_name", root, name))
+    chains = _unzipped(root, _DRAWS, _field(entry, "reference_posterior_name", root, name))
+    if not isinstance(data, dict):
+        raise _damaged(root, f"the data of {name} are not a JSON object")
+    parameters, draws = _stacked(chains, root, name)
+    return Stored(name, data, parameters, draws)
+
+
+def find(directory: str | os.PathLike[str] | None) -> Path:
+    """The directory, once it is seen to hold posteriors."""
+    if directory is None:
+        raise InputError(f"posteriordb is read from --data-dir DIR, and none is given. {_REMEDY}")
+    root = Path(directory)
+    if not (root / "posteriors").is_dir():
+        there = "exists but has no posteriors/ in it" if root.is_dir() else "does not exist"
+        raise InputError(f"posteriordb is not in {root}: the directory {there}. {_REMEDY}")
+    return root
+
+
+_REMEDY = f"Clone {SOURCE} and pass its posterior_database directory."
+
+
+def _field(entry: Any, key: str, root: Path, name: str) -> str:
+    value = entry.get(key) if isinstance(entry, dict) else None
+    if not isinstance(value, str) or Path(value).name != value:
+        raise _damaged(root, f"{name}.json names {value!r} as its {key}")
+    return value
+
+
+def _document(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}. {_REMEDY}") from error
+    except (ValueError, RecursionError) as error:
+        raise StorageError(f"{path} is not JSON: {error}. {_REMEDY}") from error
+
+
+def _unzipped(root: Path, places: tuple[str, ...], name: str) -> Any:
+    """The JSON document of the archive of this name."""
+    paths = [root / place / f"{name}.json.zip" for place in places]
+    path = next((path for path in paths if path.is_file()), paths[0])
+    try:
+        with zipfile.ZipFile(path) as archive:
+            (member,) = archive.infolist()
+            if member.file_size > LARGEST:
+                raise _damaged(path, f"it unpacks to {member.file_size:,} bytes")
+            return json.loads(archive.read(member))
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}. {_REMEDY}") from error
+    except (ValueError, RecursionError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise _damaged(path, str(error)) from error
+
+
+def _stacked(
+    chains: Any, root: Path, name: str
+) -> tuple[tuple[str, ...], Float[np.ndarray, "n q"]]:
+    if not (isinstance(chains, list) and chains and all(isinstance(c, dict) and c for c in chains)):
+        raise _damaged(root, f"the reference draws of {name} are not a list of chains")
+    parameters = tuple(chains[0])
+    if any(tuple(chain) != parameters for chain in chains):
+        raise _damaged(root, f"the chains of {name} have different parameters")
+    try:
+        columns = [np.concatenate([chain[p] for chain in chains]) for p in parameters]
+        draws = np.stack(columns, 1).astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise _damaged(
+            root, f"the reference draws of {name} do not fit together ({error})"
+        ) from error
+    if not np.isfinite(draws).all():
+        raise _damaged(root, f"a reference draw of {name} is not finite")
+    return parameters, draws
+
+
+def _damaged(path: Path, why: str) -> StorageError:
+    return StorageError(f"{path} is damaged: {why}. {_REMEDY}")

@@ -1,0 +1,202 @@
+"""Bijections T of R^k, the heads of injective generators: affine ones, and those of FlowJAX.
+
+Each has `dim` (k), `constant` (whether T′ is the same everywhere) and `orientation` (the sign of det T′, everywhere the
+same), and maps one point: T, its inverse, T′ as an operator, and log|det T′|.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, Scalar
+
+from gpvi.generators.base import no_inverse
+
+
+class AffineHead(eqx.Module):
+    """T(z) = shift + exp(log_scale)⊙z; T′ is diagonal and constant, so there is nothing to factor."""
+
+    shift: Float[Array, " k"]
+    log_scale: Float[Array, " k"]
+    constant: ClassVar[bool] = True
+    orientation: ClassVar[int] = 1
+
+    @property
+    def dim(self) -> int:
+        """k."""
+        return self.shift.shape[0]
+
+    def __call__(self, z_head: Float[Array, " k"]) -> Float[Array, " k"]:
+        """T(z)."""
+        return self.shift + jnp.exp(self.log_scale) * z_head
+
+    def inverse(self, x_head: Float[Array, " k"]) -> Float[Array, " k"]:
+        """T^{-1}(x)."""
+        return (x_head - self.shift) * jnp.exp(-self.log_scale)
+
+    def jacobian(self, z_head: Float[Array, " k"]) -> lx.AbstractLinearOperator:
+        """T′."""
+        return lx.DiagonalLinearOperator(jnp.exp(self.log_scale))
+
+    def transform_and_log_det(
+        self, z_head: Float[Array, " k"]
+    ) -> tuple[Float[Array, " k"], Scalar]:
+        """T(z) and Σ log_scale."""
+        return self(z_head), self.log_scale.sum()
+
+
+class LowerTriangularHead(eqx.Module):
+    """T(z) = shift + Lz, L = diag(exp(log_scale)) + the part of `lower` below the diagonal: any Cholesky factor."""
+
+    shift: Float[Array, " k"]
+    log_scale: Float[Array, " k"]
+    lower: Float[Array, "k k"]
+    constant: ClassVar[bool] = True
+    orientation: ClassVar[int] = 1
+
+    @property
+    def dim(self) -> int:
+        """k."""
+        return self.shift.shape[0]
+
+    @property
+    def factor(self) -> Float[Array, "k k"]:
+        """L."""
+        return jnp.tril(self.lower, -1) + jnp.diag(jnp.exp(self.log_scale))
+
+    def __call__(self, z_head: Float[Array, " k"]) -> Float[Array, " k"]:
+        """T(z)."""
+        return self.shift + self.factor @ z_head
+
+    def inverse(self, x_head: Float[Array, " k"]) -> Float[Array, " k"]:
+        """T^{-1}(x), by substitution."""
+        return solve_triangular(self.factor, x_head - self.shift, lower=True)
+
+    def jacobian(self, z_head: Float[Array, " k"]) -> lx.AbstractLinearOperator:
+        """L, which a solver need not factor."""
+        return lx.MatrixLinearOperator(self.factor, lx.lower_triangular_tag)
+
+    def transform_and_log_det(
+        self, z_head: Float[Array, " k"]
+    ) -> tuple[Float[Array, " k"], Scalar]:
+        """T(z) and Σ log_scale."""
+        return self(z_head), self.log_scale.sum()
+
+
+class FlowHead(eqx.Module):
+    """T is a FlowJAX bijection."""
+
+    bijection: Any
+    orientation: Int[Array, ""]
+    """The layers keep it, permutations between them may flip it."""
+    constant: ClassVar[bool] = False
+
+    @property
+    def dim(self) -> int:
+        """k."""
+        return self.bijection.shape[0]
+
+    def __call__(self, z_head: Float[Array, " k"]) -> Float[Array, " k"]:
+        """T(z)."""
+        return self.bijection.transform(z_head)
+
+    def inverse(self, x_head: Float[Array, " k"]) -> Float[Array, " k"]:
+        """T^{-1}(x), where FlowJAX has it."""
+        try:
+            return self.bijection.inverse(x_head)
+        except NotImplementedError as error:
+            raise no_inverse("This flow") from error
+
+    def jacobian(self, z_head: Float[Array, " k"]) -> lx.AbstractLinearOperator:
+        """T′ by forward mode."""
+        return lx.MatrixLinearOperator(jax.jacfwd(self.bijection.transform)(z_head))
+
+    def transform_and_log_det(
+        self, z_head: Float[Array, " k"]
+    ) -> tuple[Float[Array, " k"], Scalar]:
+        """T(z) and log|det T′|."""
+        return self.bijection.transform_and_log_det(z_head)
+
+
+Bijection = AffineHead | LowerTriangularHead | FlowHead
+
+
+def stacked_flow(
+    layer: Callable[[PRNGKeyArray], Any],
+    dim: int,
+    layers: int,
+    *,
+    key: PRNGKeyArray,
+    dtype: DTypeLike,
+    permuted: bool = True,
+    scale: float = 1.0,
+) -> FlowHead:
+    """`layers` bijections of R^k, k = `dim`, in turn (as one scan), then a diagonal affine map that starts at `scale`.
+
+    Where `permuted`, each is followed by a random permutation that swaps the two halves of the coordinates.
+    """
+    from flowjax.bijections import Chain, Permute, Scan
+
+    layer_keys, mix_keys = jax.random.split(key, (2, layers))
+    if permuted:
+        permutations = jax.vmap(lambda k: _mixing_permutation(dim, key=k))(mix_keys)
+        mixed = lambda k, permutation: Chain([layer(k), Permute(permutation)])  # noqa: E731
+        stack = Scan(eqx.filter_vmap(mixed)(layer_keys, permutations))
+        sign = jnp.prod(jax.vmap(_parity)(permutations))
+    else:
+        stack, sign = Scan(eqx.filter_vmap(layer)(layer_keys)), 1
+    return _followed_by_affine(stack, sign, dtype, scale)
+
+
+def elementwise_flow(
+    warp: Callable[[], Any], dim: int, dtype: DTypeLike, *, scale: float = 1.0
+) -> FlowHead:
+    """One `warp` of R for each coordinate, then a diagonal affine map: for k = 1 there is nothing to condition on."""
+    from flowjax.bijections import Vmap
+
+    return _followed_by_affine(
+        Vmap(eqx.filter_vmap(warp, axis_size=dim)(), in_axes=eqx.if_array(0)), 1, dtype, scale
+    )
+
+
+def _followed_by_affine(
+    bijection: Any, sign: int | Array, dtype: DTypeLike, scale: float
+) -> FlowHead:
+    from flowjax.bijections import Affine, Chain
+
+    dim = bijection.shape[0]
+    whole = Chain([bijection, Affine(jnp.zeros(dim), jnp.full(dim, scale))])
+    cast = lambda a: a.astype(dtype) if eqx.is_inexact_array(a) else a  # noqa: E731
+    return FlowHead(jax.tree.map(cast, whole), jnp.asarray(sign, jnp.int8))
+
+
+def scalar_affine() -> Any:
+    """x ↦ shift + scale·x of one coordinate with a scale in (1/20, 20), so that no single layer can blow up."""
+    from flowjax.bijections import Affine
+    from paramax import Parameterize
+
+    return eqx.tree_at(lambda a: a.scale, Affine(), Parameterize(_bounded_scale, jnp.zeros(())))
+
+
+def _bounded_scale(raw: Float[Array, "*n"]) -> Float[Array, "*n"]:
+    """exp(3 tanh(raw / 3))."""
+    return jnp.exp(3 * jnp.tanh(raw / 3))
+
+
+def _mixing_permutation(dim: int, *, key: PRNGKeyArray) -> Array:
+    """A random order that swaps the two halves, so that every coordinate is transformed in every other layer."""
+    first, second = jax.random.split(key)
+    half = dim // 2
+    low = jax.random.permutation(first, jnp.arange(half))
+    high = jax.random.permutation(second, jnp.arange(half, dim))
+    return jnp.concatenate([high, low])
+
+
+def _parity(permutation: Int[Array, " d"]) -> Int[Array, ""]:
+    """+1 for an even number of inversions, −1 for an odd one: the determinant of the permutation."""
+    inversions = jnp.triu(permutation[:, None] > permutation[None, :]).sum()
+    return 1 - 2 * (inversions % 2)

@@ -1,0 +1,84 @@
+"""Deep ensembles: independent maximum-a-posteriori members (Lakshminarayanan et al. 2017)."""
+
+from typing import ClassVar, Literal
+
+import jax.numpy as jnp
+import optax
+from jaxtyping import PRNGKeyArray, PyTree
+
+from gpvi.carriers import Particles
+from gpvi.methods.base import About, Info, Learner, State, decaying_adam, norm
+from gpvi.specs import require_count, require_positive, spec
+from gpvi.target import Density, evaluate
+
+
+@spec
+class DeepEnsemble:
+    """Points that climb log p, each from a start of its own.
+
+    Particles whose direction is the score alone, φ = s: nothing holds them apart, so that their spread is that of the
+    modes they end in, and under a log-concave posterior there is one. A transform of the gradient that acts on each
+    coordinate by itself, as Adam does, keeps the members independent.
+
+    Parameters
+    ----------
+    members: how many; they start where the target's `initial` draws them, as networks need it.
+    learning_rate: of the default optimiser, before it decays.
+    """
+
+    members: int = 10
+    learning_rate: float = 0.01
+
+    generative: ClassVar[bool] = False
+    density: ClassVar[bool] = False
+    headline: ClassVar[str] = "log_density"
+    coordinates: ClassVar[Literal["dense", "diagonal"]] = "dense"
+    about: ClassVar[About] = About(
+        "predictions of networks that differ by their modes; no spread within one",
+        "members G",
+        "Lakshminarayanan et al. 2017",
+    )
+
+    def __post_init__(self):
+        require_count("members", self.members, "5 to 10 are usual.")
+        require_positive("learning_rate", self.learning_rate, "Try 0.01.")
+
+    @property
+    def particles(self) -> int:
+        """The members are particles."""
+        return self.members
+
+    def default_steps(self, dim: int) -> int:
+        """Enough for the decaying schedule to settle."""
+        return 5_000
+
+    def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
+        """Adam, warmed up and decayed to zero."""
+        return decaying_adam(self.learning_rate, *rounds)
+
+    def init(
+        self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
+    ) -> State:
+        """Members where the target starts them."""
+        members = Particles(target.starting_points(self.members, key=key))
+        return State(Learner.start(members, optimizer, target.dtype), None)
+
+    def step(
+        self,
+        target: Density,
+        optimizer: optax.GradientTransformation,
+        state: State,
+        batch: PyTree,
+        *,
+        key: PRNGKeyArray,
+    ) -> tuple[State, Info]:
+        """Every member one step uphill."""
+        at = evaluate(target, state.learner.model.positions, batch)
+        gradient = Particles(-at.score)
+        info = {
+            "log_density": at.mean(at.log_density),
+            "best": jnp.where(at.finite, at.log_density, -jnp.finfo(target.dtype).max).max(),
+            "gradient_norm": norm(gradient),
+            "rejected": at.rejected,
+        }
+        return State(state.learner.descend(optimizer, gradient), state.auxiliary), info

@@ -1,0 +1,374 @@
+r"""Hamiltonian Monte Carlo and the no-U-turn sampler by BlackJAX, as methods.
+
+A step is one transition of every chain, x ↦ x′ along the Hamiltonian flow of −log p(x) + ½ vᵀM⁻¹v. The first `warmup`
+steps tune the step size ε by dual averaging of the acceptance rate and M⁻¹ by the variance of the positions, in Stan's
+windows of doubling length (Carpenter et al. 2017); the rest write every `thin`-th position to a table. Since the chains
+move side by side in one program, ε and M are shared: each window sees the positions of all chains, and no chain waits
+for another with a smaller step.
+"""
+
+import functools
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray, PyTree, Scalar
+
+from gpvi.carriers import Chains
+from gpvi.errors import InputError, NotAvailableError
+from gpvi.methods.base import About, Info, Learner, State
+from gpvi.specs import require_choice, require_count, require_positive, spec
+from gpvi.target import Density
+
+STARTS = 100
+"""How often a starting point where log p or its score is not finite is drawn anew."""
+
+WINDOWED = 150
+"""The shortest warm-up that adapts M, 75 + 25 + 50: in a shorter one ε could not settle again after M has changed."""
+
+
+class Walkers(NamedTuple):
+    """Where the chains stand."""
+
+    position: Float[Array, "c d"]
+    log_density: Float[Array, " c"]
+    score: Float[Array, "c d"]
+
+
+class Tuning(NamedTuple):
+    """ε and M⁻¹, and what BlackJAX carries to adapt them; that is None where nothing is adapted."""
+
+    step_size: Scalar
+    inverse_mass: Float[Array, " d"] | Float[Array, "d d"]
+    averaging: PyTree
+    moments: PyTree
+
+
+class Progress(NamedTuple):
+    """The number of transitions so far, and all that the next one needs."""
+
+    count: Int[Array, ""]
+    walkers: Walkers
+    tuning: Tuning
+
+
+class _Transition(NamedTuple):
+    walkers: Walkers
+    acceptance: Float[Array, " c"]
+    divergent: Bool[Array, " c"]
+    leapfrogs: Int[Array, " c"]
+
+
+@dataclass(frozen=True)
+class MarkovChains:
+    """Chains of exact transitions: no density, and no more draws than were kept."""
+
+    chains: int = 4
+    draws: int = 1_000
+    warmup: int = 1_000
+    thin: int = 1
+    step_size: float | None = None
+    acceptance: float = 0.8
+    mass: Literal["diagonal", "dense"] = "diagonal"
+
+    generative: ClassVar[bool] = False
+    density: ClassVar[bool] = False
+    headline: ClassVar[str] = "acceptance"
+    coordinates: ClassVar[Literal["dense", "diagonal"]] = "dense"
+
+    def __post_init__(self):
+        require_count("chains", self.chains, "R̂ needs 2 or more; 4 is usual.")
+        require_count("draws", self.draws, "1000 draws of each chain are usual.")
+        require_count("thin", self.thin, "1 keeps every draw.")
+        require_choice(self.mass, ("diagonal", "dense"), "mass")
+        adapted = self.step_size is None
+        require_positive("step_size", 1.0 if adapted else self.step_size, "None adapts it.")
+        if isinstance(self.warmup, bool) or not isinstance(self.warmup, int) or self.warmup < 0:
+            raise InputError(f"warmup is {self.warmup!r}; it must be a whole number ≥ 0.")
+        if adapted and self.warmup < 20:
+            raise InputError(
+                f"warmup is {self.warmup}; adapting the step size takes 20 transitions or more. "
+                "Try 1000, or give step_size=."
+            )
+        if not 0 < self.acceptance < 1:
+            raise InputError(f"acceptance is {self.acceptance!r}; it must be between 0 and 1.")
+
+    @abstractmethod
+    def kernel(self) -> Callable[..., tuple[Any, Any]]:
+        """BlackJAX's transition of one chain: (key, state, log_density, ε, M⁻¹) → (state, info)."""
+
+    def jittered(self, step_size: Scalar, *, key: PRNGKeyArray) -> Scalar:
+        """The step size of one transition."""
+        return step_size
+
+    @property
+    def transitions(self) -> int:
+        """warmup + draws · thin."""
+        return self.warmup + self.draws * self.thin
+
+    def default_steps(self, dim: int) -> int:
+        """As many transitions as there are to make."""
+        return self.transitions
+
+    def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
+        """None: a transition moves the chains by itself."""
+        return optax.identity()
+
+    def check_run(self, steps: int, batch_size: int | None) -> None:
+        """A transition is exact for the whole posterior alone, and the table has room for the draws asked for."""
+        name = type(self).__name__
+        if batch_size is not None:
+            raise NotAvailableError(
+                f"batch_size is {batch_size}, but {name} accepts or rejects by the exact log-density and needs all the "
+                "data: leave batch_size out, or use GPVI, SVGD or DeepEnsemble, which take mini-batches."
+            )
+        if steps != self.transitions:
+            raise InputError(
+                f"steps is {steps}, but {self.warmup} of warm-up and {self.draws} draws of {self.thin} transitions are "
+                f"{self.transitions}. Leave steps out, and set {name}(warmup=…, draws=…, thin=…)."
+            )
+
+    def init(
+        self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
+    ) -> State:
+        """Chains at the target's starting points, and an empty table."""
+        table = Chains.empty(self.chains, self.draws, target.dim, target.dtype)
+        walkers = _start(target, self.chains, key)
+        progress = Progress(jnp.zeros((), jnp.int32), walkers, self._untuned(target))
+        return State(Learner.start(table, optimizer, target.dtype), progress)
+
+    def step(
+        self,
+        target: Density,
+        optimizer: optax.GradientTransformation,
+        state: State,
+        batch: PyTree,
+        *,
+        key: PRNGKeyArray,
+    ) -> tuple[State, Info]:
+        """One transition of every chain; then tune, or write."""
+        learner, (count, walkers, tuning) = state
+        step_key, key = jax.random.split(key)
+        step_size = self.jittered(learner.damping * tuning.step_size, key=step_key)
+        moved = self._transition(target, walkers, step_size, tuning.inverse_mass, key)
+        after = count - self.warmup
+        table = learner.model.write(
+            jnp.maximum(after, 0) // self.thin,
+            moved.walkers.position,
+            moved.divergent,
+            when=(after >= 0) & (after % self.thin == self.thin - 1),
+        )
+        tuning = self._tuned(tuning, count, moved.walkers.position, moved.acceptance.mean())
+        dtype = target.dtype
+        info = {
+            "log_density": moved.walkers.log_density.mean(),
+            "acceptance": moved.acceptance.mean(),
+            "divergent": moved.divergent.mean(dtype=dtype),
+            "step_size": step_size,
+            "leapfrogs": moved.leapfrogs.mean(dtype=dtype),
+        }
+        progress = Progress((count + 1) % self.transitions, moved.walkers, tuning)
+        return State(learner._replace(model=table), progress), info
+
+    def _transition(
+        self,
+        target: Density,
+        walkers: Walkers,
+        step_size: Scalar,
+        inverse_mass: Float[Array, "..."],
+        key: PRNGKeyArray,
+    ) -> _Transition:
+        from blackjax.mcmc.hmc import HMCState
+
+        kernel = self.kernel()
+
+        def move(key: PRNGKeyArray, walker: Walkers) -> _Transition:
+            state, info = kernel(
+                key, HMCState(*walker), target.log_density, step_size, inverse_mass
+            )
+            rate = jnp.nan_to_num(info.acceptance_rate)
+            return _Transition(
+                Walkers(*state), rate, info.is_divergent, jnp.asarray(info.num_integration_steps)
+            )
+
+        return jax.vmap(move)(jax.random.split(key, self.chains), walkers)
+
+    def _untuned(self, target: Density) -> Tuning:
+        dim, dtype = target.dim, target.dtype
+        if self.step_size is not None:
+            return Tuning(jnp.asarray(self.step_size, dtype), jnp.ones(dim, dtype), None, None)
+        averaging, moments = self._adaptations()
+        unit = jnp.ones(dim, dtype) if self.mass == "diagonal" else jnp.eye(dim, dtype=dtype)
+        started = (averaging[0](1.0), moments[0](dim, unit))
+        return Tuning(jnp.ones((), dtype), unit, *jax.tree.map(_as_float(dtype), started))
+
+    def _tuned(
+        self,
+        tuning: Tuning,
+        count: Int[Array, ""],
+        position: Float[Array, "c d"],
+        acceptance: Scalar,
+    ) -> Tuning:
+        """Stan's windows: ε in every step of the warm-up, M⁻¹ at the end of each slow window."""
+        if self.step_size is not None:
+            return tuning
+        (restart, average, averaged), (_, add, finish) = self._adaptations()
+        slow, ends = self._schedule()[jnp.minimum(count, self.warmup - 1)]
+
+        def adapted() -> Tuning:
+            averaging = average(tuning.averaging, acceptance)
+            moments = jax.lax.scan(lambda m, x: (add(m, x), None), tuning.moments, position)[0]
+            moments = _chosen(slow, moments, tuning.moments)
+            moments = _chosen(ends, finish(moments), moments)
+            averaging = _chosen(ends, restart(averaged(averaging)), averaging)
+            last = count == self.warmup - 1
+            step_size = jnp.where(last, averaged(averaging), jnp.exp(averaging.log_step_size))
+            found = Tuning(step_size, moments.inverse_mass_matrix, averaging, moments)
+            return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), found, tuning)
+
+        return jax.lax.cond(count < self.warmup, adapted, lambda: tuning)
+
+    def _schedule(self) -> Bool[Array, "w 2"]:
+        """For each transition whether it is in a slow window, and whether it ends one; none in a short warm-up."""
+        from blackjax.adaptation.window_adaptation import build_schedule
+
+        if self.warmup < WINDOWED:
+            return jnp.zeros((self.warmup, 2), bool)
+        return jnp.asarray(build_schedule(self.warmup), bool)
+
+    def _adaptations(self) -> tuple[tuple, tuple]:
+        """Start, update and result of the dual averaging of ε, and of the moments that give M⁻¹."""
+        from blackjax.adaptation.mass_matrix import mass_matrix_adaptation
+        from blackjax.adaptation.step_size import dual_averaging_adaptation
+
+        averaging = dual_averaging_adaptation(self.acceptance)
+        return averaging, mass_matrix_adaptation(self.mass == "diagonal")
+
+
+@spec
+class NUTS(MarkovChains):
+    """The no-U-turn sampler (Hoffman & Gelman 2014).
+
+    Parameters
+    ----------
+    chains: how many, side by side.
+    draws: kept of each chain; the table holds chains · draws of them.
+    warmup: transitions before the first draw, in which step size and mass matrix are adapted.
+    thin: transitions for each draw that is kept.
+    step_size: None adapts it and the mass matrix; a number is used as it is, with unit mass.
+    acceptance: the rate that the step size is adapted to.
+    mass: what is adapted, a "diagonal" or a "dense" M⁻¹; `fit` whitens the posterior first, so that the former is
+        enough as a rule.
+    max_doublings: of a trajectory, whose longest has 2^max_doublings leapfrogs.
+    """
+
+    max_doublings: int = 10
+
+    about: ClassVar[About] = About(
+        "the reference: draws of the posterior itself, with R̂ and ESS to say so; full data only",
+        "chains · leapfrogs (up to 1023) G",
+        "Hoffman & Gelman 2014",
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        require_count("max_doublings", self.max_doublings, "10 is usual.")
+
+    def kernel(self) -> Callable[..., tuple[Any, Any]]:
+        """BlackJAX's iterative NUTS."""
+        from blackjax.mcmc.nuts import build_kernel
+
+        return functools.partial(build_kernel(), max_num_doublings=self.max_doublings)
+
+
+@spec
+class HMC(MarkovChains):
+    """Hamiltonian Monte Carlo with a fixed number of leapfrogs (Duane et al. 1987; Neal 2011).
+
+    The paper's setting is `HMC(leapfrogs=25, step_size=5e-4, jitter=0.0, warmup=20_000, draws=5_000)`, in the target's
+    own coordinates (`fit(init=None)`).
+
+    Parameters
+    ----------
+    chains, draws, warmup, thin, step_size, acceptance, mass: as for `NUTS`.
+    leapfrogs: of each trajectory.
+    jitter: each transition has a step size drawn evenly from (1 ± jitter) ε: with one length for all, a trajectory
+        that comes back to where it began would do so for ever.
+    """
+
+    acceptance: float = 0.65
+    leapfrogs: int = 16
+    jitter: float = 0.3
+
+    about: ClassVar[About] = About(
+        "draws of the posterior itself at a cost per step known beforehand; full data only",
+        "chains · leapfrogs G",
+        "Duane et al. 1987; Neal 2011",
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        require_count("leapfrogs", self.leapfrogs, "The paper has 25.")
+        if not 0 <= self.jitter < 1:
+            raise InputError(f"jitter is {self.jitter!r}; it must be 0 or more, and less than 1.")
+
+    def jittered(self, step_size: Scalar, *, key: PRNGKeyArray) -> Scalar:
+        """(1 ± jitter) ε."""
+        return step_size * jax.random.uniform(
+            key, (), step_size.dtype, 1 - self.jitter, 1 + self.jitter
+        )
+
+    def kernel(self) -> Callable[..., tuple[Any, Any]]:
+        """BlackJAX's HMC."""
+        from blackjax.mcmc.hmc import build_kernel
+
+        return functools.partial(build_kernel(), num_integration_steps=self.leapfrogs)
+
+
+@eqx.filter_jit
+def _start(target: Density, chains: int, key: PRNGKeyArray) -> Walkers:
+    """Starting points, drawn anew where log p or its score is not finite."""
+    evaluate = jax.vmap(jax.value_and_grad(target.log_density))
+
+    def finite(walkers: Walkers) -> Bool[Array, " c"]:
+        return jnp.isfinite(walkers.log_density) & jnp.isfinite(walkers.score).all(1)
+
+    def again(carry: tuple[Int[Array, ""], Walkers]) -> tuple[Int[Array, ""], Walkers]:
+        tries, walkers = carry
+        x = target.starting_points(chains, key=jax.random.fold_in(key, tries))
+        return tries + 1, _chosen(finite(walkers), walkers, Walkers(x, *evaluate(x)))
+
+    nowhere = Walkers(
+        jnp.zeros((chains, target.dim), target.dtype),
+        jnp.full(chains, jnp.nan, target.dtype),
+        jnp.zeros((chains, target.dim), target.dtype),
+    )
+    begun = jnp.zeros((), jnp.int32), nowhere
+    return jax.lax.while_loop(
+        lambda carry: (carry[0] < STARTS) & ~finite(carry[1]).all(), again, begun
+    )[1]
+
+
+def _chosen(condition: Bool[Array, "..."], first: PyTree, second: PyTree) -> PyTree:
+    """`first` where the condition holds (along the leading axis, where it has one), leaf by leaf."""
+
+    def choose(a: ArrayLike, b: ArrayLike) -> Array:
+        trailing = (1,) * (jnp.ndim(b) - condition.ndim) if condition.ndim else ()
+        return jnp.where(condition.reshape(condition.shape + trailing), a, b)
+
+    return jax.tree.map(choose, first, second)
+
+
+def _as_float(dtype: Any) -> Callable[[Any], Array]:
+    """Numbers as arrays of one dtype; the whole ones stay whole."""
+
+    def convert(leaf: Any) -> Array:
+        whole = jnp.issubdtype(jnp.result_type(leaf), jnp.integer)
+        return jnp.asarray(leaf, jnp.int32 if whole else dtype)
+
+    return convert

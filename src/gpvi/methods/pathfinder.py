@@ -1,0 +1,142 @@
+r"""Pathfinder (Zhang, Carpenter, Gelman & Vehtari 2022) by BlackJAX: Gaussians along the path of an optimiser.
+
+L-BFGS climbs log p and keeps an estimate Σ = diag α + β γ βᵀ of the inverse Hessian at each of its iterates x; the Newton
+step from there, m = x + Σ ∇log p(x), gives N(m, Σ). Each path offers its Gaussian with the best ELBO; since the largest of many
+estimates is too large, it is estimated anew, from the same noise for all paths, and the best of these is kept.
+"""
+
+from typing import ClassVar, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
+
+from gpvi.errors import NotAvailableError
+from gpvi.generators import AbstractGenerator, FullRank
+from gpvi.generators.bijections import LowerTriangularHead
+from gpvi.generators.triangular import TriangularMap
+from gpvi.methods.base import About, Info, Learner, State, log_standard_normal
+from gpvi.specs import require_count, spec
+from gpvi.target import Density
+
+
+class Best(NamedTuple):
+    """The best ELBO so far, and the noise z that all are compared on."""
+
+    elbo: Scalar
+    noise: Float[Array, "n d"]
+
+
+@spec
+class Pathfinder:
+    """The best Gaussian along several quasi-Newton paths; a step follows one.
+
+    Parameters
+    ----------
+    paths: how many to follow, each from a starting point of its own; `steps` in `fit` is the same number.
+    iterations: of L-BFGS on a path, at most.
+    memory: pairs of steps and gradients that L-BFGS remembers: Σ is diagonal up to a part of rank 2 · memory.
+    draws: of each Gaussian for its ELBO.
+    """
+
+    paths: int = 8
+    iterations: int = 64
+    memory: int = 20
+    draws: int = 200
+
+    generative: ClassVar[bool] = True
+    density: ClassVar[bool] = True
+    headline: ClassVar[str] = "elbo"
+    coordinates: ClassVar[Literal["dense", "diagonal"]] = "dense"
+    about: ClassVar[About] = About(
+        "a Gaussian in seconds, to look at first or to start from; full data only",
+        "iterations · draws log p, and d³ once",
+        "Zhang et al. 2022",
+    )
+
+    def __post_init__(self):
+        require_count("paths", self.paths, "8 find most modes.")
+        require_count("iterations", self.iterations, "64 is enough near the standard normal.")
+        require_count("memory", self.memory, "20 is enough as a rule.")
+        require_count("draws", self.draws, "200 are usual.")
+
+    def default_steps(self, dim: int) -> int:
+        """One for each path."""
+        return self.paths
+
+    def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
+        """None: L-BFGS is within a step."""
+        return optax.identity()
+
+    def check_run(self, steps: int, batch_size: int | None) -> None:
+        """A line search needs a function that stays the same."""
+        if batch_size is not None:
+            raise NotAvailableError(
+                f"batch_size is {batch_size}, but Pathfinder's line search needs the exact log-density and all the "
+                "data: leave batch_size out, or use FullRankVI or GPVI, which take mini-batches."
+            )
+
+    def init(
+        self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
+    ) -> State:
+        """A standard normal, that any path betters."""
+        generator = FullRank().build(target.dim, key=key, dtype=target.dtype)
+        learner = Learner.start(generator, optimizer, target.dtype)
+        noise = jax.random.normal(key, (self.draws, target.dim), target.dtype)
+        return State(learner, Best(jnp.asarray(-jnp.finfo(target.dtype).max, target.dtype), noise))
+
+    def step(
+        self,
+        target: Density,
+        optimizer: optax.GradientTransformation,
+        state: State,
+        batch: PyTree,
+        *,
+        key: PRNGKeyArray,
+    ) -> tuple[State, Info]:
+        """Follow one more path."""
+        from blackjax.vi.pathfinder import approximate
+
+        learner, best = state
+        start_key, key = jax.random.split(key)
+        start = target.starting_points(1, key=start_key)[0]
+        found, _ = approximate(
+            key,
+            target.log_density,
+            start,
+            self.draws,
+            maxiter=self.iterations,
+            maxcor=self.memory,
+            ftol=1e-12,
+        )
+        covariance = jnp.diag(found.alpha) + found.beta @ found.gamma @ found.beta.T
+        location = found.position + covariance @ found.grad_position
+        generator = _with_gaussian(learner.model, location, jnp.linalg.cholesky(covariance))
+        elbo = _elbo(target, generator, best.noise)
+        better = elbo > best.elbo
+        model = jax.tree.map(lambda new, old: jnp.where(better, new, old), generator, learner.model)
+        kept = jnp.where(better, elbo, best.elbo)
+        usable = jnp.isfinite(elbo)
+        info = {
+            "elbo": jnp.where(kept > -jnp.finfo(kept.dtype).max, kept, jnp.nan),
+            "path_elbo": jnp.where(usable, elbo, kept),
+            "failed": 1.0 - usable,
+        }
+        return State(learner._replace(model=model), best._replace(elbo=kept)), info
+
+
+def _elbo(target: Density, generator: AbstractGenerator, noise: Float[Array, "n d"]) -> Scalar:
+    """E[log p(x) − log q(x)]; not a number where the Gaussian is none, or leaves the support."""
+    x, _, log_det = jax.vmap(generator.transform_and_log_det)(noise)
+    log_q = jax.vmap(log_standard_normal)(noise) - log_det
+    return (jax.vmap(target.log_density)(x) - log_q).mean()
+
+
+def _with_gaussian(
+    generator: TriangularMap, location: Float[Array, " d"], factor: Float[Array, "d d"]
+) -> TriangularMap:
+    """N(location, factor factorᵀ) in place of the one it is."""
+    head = LowerTriangularHead(location, jnp.log(jnp.diagonal(factor)), jnp.tril(factor, -1))
+    return eqx.tree_at(lambda g: g.flow, generator, head)

@@ -1,0 +1,236 @@
+"""Variational inference by an injective family q_θ, trained on the reverse KL: Gaussians and normalizing flows.
+
+They are generators with k = d: one step, shared with GPVI's exact gradients, serves all, and only the family differs.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from gpvi.carriers import standard_normal
+from gpvi.errors import InputError
+from gpvi.generators import (
+    AbstractGenerator,
+    Autoregressive,
+    Diagonal,
+    FullRank,
+    Planar,
+    SplineFlow,
+    Triangular,
+)
+from gpvi.jacobian import Block
+from gpvi.methods.base import OPTIMIZERS, About, Info, Learner, State, decaying, norm
+from gpvi.methods.reverse_kl import default_draws, l2_gradient, pathwise_gradient
+from gpvi.specs import require_choice, require_count, require_positive, resolve, spec
+from gpvi.target import Density
+
+Gradient = Literal["pathwise", "l2"]
+Optimizer = Literal["adam", "rmsprop"]
+STARTS = 64
+"""Starting points from which the spread of each coordinate is taken."""
+NARROW = 0.05
+"""σ at the start relative to that spread, for targets that draw their own starting points, as networks do."""
+
+
+class Variational:
+    """Descend the reverse KL of a family."""
+
+    gradient: Gradient
+    particles: int | None
+    learning_rate: float
+    optimizer: Optimizer
+
+    generative: ClassVar[bool] = True
+    density: ClassVar[bool] = True
+    headline: ClassVar[str] = "elbo"
+
+    def __post_init__(self):
+        require_choice(self.gradient, ("pathwise", "l2"), "gradient")
+        require_choice(self.optimizer, tuple(OPTIMIZERS), "optimizer")
+        if self.particles is not None:
+            require_count("particles", self.particles, "Leave it out, or try 32.")
+        require_positive("learning_rate", self.learning_rate, "Try the default.")
+
+    @abstractmethod
+    def family(self, target: Density, *, key: PRNGKeyArray) -> AbstractGenerator:
+        """q_θ where training starts."""
+
+    def default_steps(self, dim: int) -> int:
+        """Enough for the decaying schedule to settle."""
+        return 5_000
+
+    def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
+        """Warmed up and decayed to zero."""
+        return decaying(self.optimizer, self.learning_rate, *rounds)
+
+    def init(
+        self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
+    ) -> State:
+        """The family at its start."""
+        return State(Learner.start(self.family(target, key=key), optimizer, target.dtype), None)
+
+    def step(
+        self,
+        target: Density,
+        optimizer: optax.GradientTransformation,
+        state: State,
+        batch: PyTree,
+        *,
+        key: PRNGKeyArray,
+    ) -> tuple[State, Info]:
+        """Draw, score, pull back, update."""
+        generator = state.learner.model
+        n = default_draws(generator.dim) if self.particles is None else self.particles
+        z = standard_normal(generator, n, key=key)
+        if self.gradient == "l2":
+            gradient, info = l2_gradient(generator, Block(), target, z, batch)
+        else:
+            gradient, info = pathwise_gradient(generator, target, z, batch)
+        info["gradient_norm"] = norm(gradient)
+        return State(state.learner.descend(optimizer, gradient), None), info
+
+
+@dataclass(frozen=True)
+class Gaussian(Variational):
+    """q = N(b, LLᵀ).
+
+    `scale` is σ at the start, relative to the spread of the target's starting points: by default 1, and 0.05 where
+    the target draws them itself, as networks do, since a network with noise as large as its weights learns nothing.
+    """
+
+    gradient: Gradient = "l2"
+    particles: int | None = None
+    learning_rate: float = 0.01
+    optimizer: Optimizer = "adam"
+    scale: float | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.scale is not None:
+            require_positive("scale (σ at the start)", self.scale, "Use 1.0, or 0.05 for networks.")
+
+    @abstractmethod
+    def shape(self) -> Diagonal | FullRank:
+        """Which L."""
+
+    def family(self, target: Density, *, key: PRNGKeyArray) -> AbstractGenerator:
+        """b = 0 and L = diag σ."""
+        build_key, start_key = jax.random.split(key)
+        built = self.shape().build(target.dim, key=build_key, dtype=target.dtype)
+        scale = 1.0 if self.scale is None else self.scale
+        spread = jnp.ones(target.dim, target.dtype)
+        if target.draws_its_start:
+            scale = NARROW if self.scale is None else self.scale
+            spread = _spread(target.starting_points(STARTS, key=start_key))
+        return eqx.tree_at(lambda g: g.flow.log_scale, built, jnp.log(scale * spread))
+
+
+@spec
+class MeanFieldVI(Gaussian):
+    """q = N(b, diag σ²): mean-field variational inference, for networks Bayes by Backprop (Blundell et al. 2015).
+
+    On a Gaussian posterior with precision P it finds σ_i² = 1/P_ii, never more than the true variance.
+
+    Parameters
+    ----------
+    gradient: "l2" (the path-derivative gradient, less noisy) or "pathwise".
+    particles: draws in each step; by default 4096/d, kept between 256 and 1024. Networks do well with fewer.
+    learning_rate, optimizer: of the default schedule, "adam" or "rmsprop", before it decays.
+    scale: σ at the start, relative to the spread of the starting points; by default 1, for networks 0.05.
+    """
+
+    coordinates: ClassVar[Literal["dense", "diagonal"]] = "diagonal"
+    about: ClassVar[About] = About(
+        "networks, and any d: a spread for each coordinate, no correlations, too narrow",
+        "n (G + d)",
+        "Blundell et al. 2015",
+    )
+
+    def shape(self) -> Diagonal:
+        """A diagonal L."""
+        return Diagonal()
+
+
+@spec
+class FullRankVI(Gaussian):
+    """q = N(b, LLᵀ) with any covariance (Kucukelbir et al. 2017).
+
+    Parameters are those of `MeanFieldVI`.
+    """
+
+    coordinates: ClassVar[Literal["dense", "diagonal"]] = "dense"
+    about: ClassVar[About] = About(
+        "posteriors near a Gaussian, up to a few hundred dimensions",
+        "n (G + d²)",
+        "Kucukelbir et al. 2017",
+    )
+
+    def shape(self) -> FullRank:
+        """A Cholesky factor."""
+        return FullRank()
+
+
+@spec
+class NormalizingFlow(Variational):
+    """A normalizing flow trained on the reverse KL (Rezende & Mohamed 2015).
+
+    Parameters
+    ----------
+    kind: "spline" (rational-quadratic couplings, the code of `generators.Triangular` with k = d), "planar" (32 layers)
+        or "autoregressive", or a `SplineFlow`, `Planar` or `Autoregressive` with options of its own.
+    gradient: "pathwise", or "l2" (n d³ more for a flow).
+    particles: draws in each step; by default 4096/d, kept between 256 and 1024.
+    learning_rate, optimizer: of the default schedule before it decays; the paper trains planar flows by "rmsprop".
+    """
+
+    kind: str | SplineFlow | Planar | Autoregressive = "spline"
+    gradient: Gradient = "pathwise"
+    particles: int | None = None
+    learning_rate: float = 2e-3
+    optimizer: Optimizer = "adam"
+
+    coordinates: ClassVar[Literal["dense", "diagonal"]] = "dense"
+    about: ClassVar[About] = About(
+        "bent and multimodal posteriors in tens of dimensions; the case k = d of GPVI",
+        "n (G + flow)",
+        "Rezende & Mohamed 2015; Durkan et al. 2019",
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._flow()
+
+    def family(self, target: Density, *, key: PRNGKeyArray) -> AbstractGenerator:
+        """The flow, from the identity or a permutation."""
+        flow = self._flow()
+        if isinstance(flow, SplineFlow):
+            flow = Triangular(latent=target.dim, head=flow)
+        return flow.build(target.dim, key=key, dtype=target.dtype)
+
+    def _flow(self) -> SplineFlow | Planar | Autoregressive:
+        shorthands = {
+            "spline": SplineFlow,
+            "planar": Planar,
+            "autoregressive": Autoregressive,
+        }
+        flow = resolve(self.kind, shorthands, "kind of flow")
+        if not isinstance(flow, SplineFlow | Planar | Autoregressive):
+            raise InputError(
+                f"kind is {flow!r}; pass 'spline', 'planar' or 'autoregressive', or a SplineFlow, Planar or "
+                "Autoregressive with options of its own."
+            )
+        return flow
+
+
+def _spread(points: Float[Array, "n d"]) -> Float[Array, " d"]:
+    """The sd of each coordinate; the mean of the others' where a coordinate always starts at one value."""
+    sd = points.std(0)
+    some = sd > 0
+    typical = jnp.where(some.any(), sd.sum() / jnp.maximum(some.sum(), 1), 1.0)
+    return jnp.where(some, sd, typical)

@@ -1,0 +1,90 @@
+"""When to stop and when to begin again, where nobody says for how long to train.
+
+Training goes in rounds, each with a schedule that decays to zero, so that each ends at rest. After a round the draws
+are weighed against the posterior: training stops where they fit, or where the ELBO no longer rises. If then they
+cannot be trusted, it begins anew; of all attempts the best is kept, and all are told, as a check on several modes.
+"""
+
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from jaxtyping import PRNGKeyArray
+
+from gpvi.coverage import Outside, inside_evidence, missing
+from gpvi.diagnostics import Importance
+from gpvi.generators import AbstractGenerator
+from gpvi.methods.base import State
+from gpvi.target import Density
+from gpvi.verdict import RELIABLE_K_HAT
+
+ATTEMPTS = 3
+SETTLED_SHARE = 0.97
+"""The effective share of importance weights at which more training has little to give."""
+LEAST_GAIN = 0.005
+"""Nats: a round that raises the ELBO by less, or by less than its noise, is the last."""
+PACED_DIMENSIONS = 100
+"""Beyond it importance weights say little, and training runs its length."""
+
+
+@runtime_checkable
+class Paced(Protocol):
+    """What a method adds to the contract if it can be trained in rounds."""
+
+    def rounds(self, dim: int) -> tuple[int, ...]:
+        """The steps of each round; none if the density of its draws is not exact."""
+        ...
+
+    def choices(self, dim: int) -> str:
+        """What it chooses for itself in this dimension."""
+        ...
+
+
+class Assessment(NamedTuple):
+    """What was seen of the draws at the end of a round."""
+
+    seen: Importance
+    missed: float | None
+
+    @property
+    def trusted(self) -> bool:
+        """Whether importance weights are reliable and nothing is seen to be missed."""
+        return self.seen.k_hat <= RELIABLE_K_HAT and not self.missed
+
+    @property
+    def settled(self) -> bool:
+        """Whether the draws fit."""
+        return self.trusted and self.seen.effective_share >= SETTLED_SHARE
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Of two attempts the one that misses nothing is better, then the one with the higher ELBO."""
+        return not self.missed, self.seen.elbo
+
+    def __str__(self) -> str:
+        missed = f", misses {self.missed:.0%}" if self.missed else ""
+        return (
+            f"ELBO {self.seen.elbo:.4g}, effective share {self.seen.effective_share:.2f}, "
+            f"k̂ {self.seen.k_hat:.2f}{missed}"
+        )
+
+
+class Judge:
+    """Assesses the state at the end of each round of one attempt."""
+
+    def __init__(self, target: Density, outside: Outside | None, *, key: PRNGKeyArray):
+        self._target, self._outside, self._key = target, outside, key
+        self.last: Assessment | None = None
+
+    def __call__(self, state: State) -> str | None:
+        """Why training should stop here, or None."""
+        model = state.learner.model
+        assert isinstance(model, AbstractGenerator)
+        before = self.last
+        seen = inside_evidence(self._target, model, key=self._key)
+        self.last = Assessment(seen, missing(seen, self._outside))
+        if self.last.settled:
+            return f"the draws fit ({self.last})"
+        if before is None:
+            return None
+        gain = seen.elbo - before.seen.elbo
+        noise = (seen.elbo_se**2 + before.seen.elbo_se**2) ** 0.5
+        return None if gain > max(LEAST_GAIN, noise) else f"the ELBO no longer rises ({self.last})"

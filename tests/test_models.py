@@ -1,0 +1,418 @@
+"""Models behind a flat vector: NumPyro's own log-densities, Jacobians and batches as oracles, and every refusal."""
+
+import functools
+import itertools
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.distributions import biject_to, constraints
+from numpyro.handlers import seed, substitute, trace
+from numpyro.infer.reparam import LocScaleReparam
+from numpyro.infer.util import log_density, log_likelihood, potential_energy
+from scipy import stats
+
+import gpvi
+from gpvi import Target
+from gpvi.errors import InputError, NotAvailableError
+
+sample: Any = numpyro.sample
+subsample: Any = numpyro.subsample
+norm: Any = stats.norm
+halfcauchy: Any = stats.halfcauchy
+EFFECTS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+ERRORS = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+
+
+def eight_schools(effects, errors):
+    mu = sample("mu", dist.Normal(0, 5))
+    tau = sample("tau", dist.HalfCauchy(5))
+    with numpyro.plate("school", len(errors)):
+        theta = sample("theta", dist.Normal(mu, tau))
+        numpyro.deterministic("shift", theta - mu)
+        sample("y", dist.Normal(theta, errors), obs=effects)
+
+
+def supports(y):
+    """A latent of every kind of support that NumPyro maps to R^m."""
+    sample("free", dist.Normal(0, 1).expand([2, 3]).to_event(1))
+    low = sample("positive", dist.Gamma(2.0, 1.0))
+    sample("above", dist.TruncatedNormal(0, 1, low=1.5))
+    sample("below", dist.TruncatedNormal(0, 1, high=-0.5))
+    sample("unit", dist.Beta(2.0, 3.0).expand([2]))
+    high = sample("bounded", dist.Uniform(-1, low + 1))
+    sample("simplex", dist.Dirichlet(jnp.array([1.0, 2.0, 3.0])))
+    sample("ordered", dist.ImproperUniform(constraints.ordered_vector, (), (3,)))
+    sample("improper", dist.ImproperUniform(constraints.positive, (), ()))
+    sample("cholesky", dist.ImproperUniform(constraints.corr_cholesky, (), (3, 3)))
+    sample("matrix", dist.ImproperUniform(constraints.positive_definite, (), (2, 2)))
+    sample("angle", dist.ImproperUniform(constraints.circular, (), ()))
+    numpyro.factor("extra", -(high**2))
+    sample("y", dist.Normal(high, low), obs=y)
+
+
+def regression(x, y, size):
+    """Data in a plate, with positive scales of their own, under a scale handler; a prior outside."""
+    slope = sample("slope", dist.Normal(0, 1).expand([2]).to_event(1))
+    noise = sample("noise", dist.HalfNormal(1))
+    with numpyro.plate("datum", len(y), subsample_size=size) as i:
+        with numpyro.handlers.scale(scale=0.7):
+            own = sample("own", dist.Dirichlet(jnp.array([1.0, 2.0, 3.0])))
+        mean = subsample(jnp.asarray(x), event_dim=1) @ slope
+        sample("y", dist.Normal(mean + own[..., 0], noise), obs=jnp.asarray(y)[i])
+
+
+X = np.random.default_rng(0).standard_normal((5, 2))
+Y = np.random.default_rng(1).standard_normal(5)
+
+
+def points(target, n=3):
+    return np.random.default_rng(7).standard_normal((n, target.dim))
+
+
+@functools.cache
+def schools_target() -> Any:
+    return Target.from_numpyro(eight_schools, EFFECTS, ERRORS, dtype="float64")
+
+
+@functools.cache
+def batched_target() -> Any:
+    return Target.from_numpyro(regression, X, Y, 2, dtype="float64")
+
+
+def with_jacobians(model, args, unconstrained):
+    """log p at the constrained values plus log|det T′| of each site's bijection, without `potential_energy`."""
+
+    def place(site):
+        if site["name"] not in unconstrained:
+            return None
+        return biject_to(site["fn"].support)(unconstrained[site["name"]])
+
+    seeded = seed(model, 0)
+    sites = trace(substitute(seeded, substitute_fn=place)).get_trace(*args)
+    values = {name: sites[name]["value"] for name in unconstrained}
+    total, _ = log_density(seeded, args, {}, values)
+    for name, u in unconstrained.items():
+        bijection = biject_to(sites[name]["fn"].support)
+        total += jnp.sum(bijection.log_abs_det_jacobian(u, values[name]))
+    return total
+
+
+def test_every_support_against_numpyro():
+    target: Any = Target.from_numpyro(supports, 0.3, dtype="float64")
+    counts = {
+        name: sum(entry.split("[")[0] == name for entry in target.names)
+        for name in ("positive", "simplex", "ordered", "cholesky", "matrix")
+    }
+    assert counts == {"positive": 1, "simplex": 2, "ordered": 3, "cholesky": 3, "matrix": 3}
+    assert target.names[:6] == tuple(f"free[{i},{j}]" for i in range(2) for j in range(3))
+    with target.precision():
+        model = target.model
+
+        @jax.jit
+        def both_ways(x):
+            expected = with_jacobians(supports, (0.3,), model.unravel(x))
+            return target.log_density(x), expected, model.constrain(x)
+
+        for x in points(target):
+            value, expected, constrained = jax.device_get(both_ways(jnp.asarray(x)))
+            np.testing.assert_allclose(value, expected, rtol=1e-10)
+            check_supports(constrained)
+
+
+def check_supports(constrained):
+    assert all(value.dtype == np.float64 for value in constrained.values())
+    np.testing.assert_allclose(constrained["simplex"].sum(), 1)
+    assert (np.diff(constrained["ordered"]) > 0).all()
+    assert -1 < constrained["bounded"] < constrained["positive"] + 1
+    np.testing.assert_allclose((constrained["cholesky"] ** 2).sum(1), 1)
+    assert (np.linalg.eigvalsh(constrained["matrix"]) > 0).all()
+    assert constrained["above"] > 1.5
+    assert constrained["below"] < -0.5
+
+
+def test_eight_schools_by_hand():
+    target = schools_target()
+    assert target.names == ("mu", "tau", *(f"theta[{i}]" for i in range(8)))
+    assert target.size is target.batch_size is None
+    with target.precision():
+        target.check()
+    for x in points(target):
+        mu, tau, theta = x[0], np.exp(x[1]), x[2:]
+        expected = (
+            norm(0, 5).logpdf(mu)
+            + halfcauchy(scale=5).logpdf(tau)
+            + x[1]
+            + norm(mu, tau).logpdf(theta).sum()
+            + norm(theta, ERRORS).logpdf(EFFECTS).sum()
+        )
+        with target.precision():
+            np.testing.assert_allclose(target.log_density(jnp.asarray(x)), expected, rtol=1e-12)
+
+
+def test_what_the_model_says_of_a_point(getkey):
+    target = schools_target()
+    x = points(target)[0]
+    with target.precision():
+        at = jnp.asarray(x)
+        values = target.model.constrain(at)
+        likelihood = target.model.log_likelihood(at)
+        drawn = jax.jit(jax.vmap(lambda k: target.model.predict(at, key=k)["y"]))(
+            jax.random.split(getkey(), 4_000)
+        )
+        drawn = np.asarray(drawn)
+        oracle = log_likelihood(
+            eight_schools, {k: v[None] for k, v in values.items()}, EFFECTS, ERRORS
+        )
+    assert list(values) == ["mu", "tau", "theta", "shift"]
+    np.testing.assert_allclose(values["tau"], np.exp(x[1]))
+    np.testing.assert_allclose(values["shift"], x[2:] - x[0])
+    np.testing.assert_allclose(likelihood["y"], oracle["y"][0])
+    np.testing.assert_allclose(likelihood["y"], norm(x[2:], ERRORS).logpdf(EFFECTS))
+    np.testing.assert_allclose(drawn.mean(0), x[2:], atol=5 * 18 / np.sqrt(4_000))
+    np.testing.assert_allclose(drawn.std(0), ERRORS, rtol=0.06)
+    np.testing.assert_array_equal(target.model.observed["y"], EFFECTS)
+    assert target.model.dims["theta"] == target.model.dims["y"] == ("school",)
+
+
+def test_batches_average_to_the_whole():
+    """Over all (5 choose 2) batches, values and scores, with latents inside the plate; and the whole is NumPyro's."""
+    target = batched_target()
+    assert (target.size, target.batch_size) == (5, 2)
+    assert target.dim == 2 + 1 + 5 * 2
+    with target.precision():
+        x = jnp.asarray(points(target)[0])
+        batches = jnp.asarray(list(itertools.combinations(range(5), 2)))
+        estimate = jax.jit(
+            jax.vmap(lambda i: jax.value_and_grad(target.log_density)(x, target.batch(i)))
+        )
+        values, scores = map(np.asarray, estimate(batches))
+        whole, score = map(np.asarray, jax.jit(jax.value_and_grad(target.log_density))(x))
+        energy = jax.jit(
+            lambda x: potential_energy(regression, (X, Y, None), {}, target.model.unravel(x))
+        )(x)
+    np.testing.assert_allclose(whole, -energy, rtol=1e-10)
+    np.testing.assert_allclose(values.mean(), whole, rtol=1e-10)
+    np.testing.assert_allclose(scores.mean(0), score, rtol=1e-9, atol=1e-10)
+    assert np.std(values) > 0.1
+
+
+def test_a_batch_is_numpyros_own(getkey):
+    """A batch of the declared size has the log-density that NumPyro gives its subsampled model."""
+    target = batched_target()
+    with target.precision():
+        x = jnp.asarray(points(target)[1])
+        indices = jnp.asarray([3, 1])
+        values = target.model.unravel(x)
+        values["own"] = values["own"][indices]
+        fixed = substitute(seed(regression, 0), data={"datum": indices})
+        energy = jax.jit(lambda values: potential_energy(fixed, (X, Y, 2), {}, values))(values)
+        value = jax.jit(lambda x: target.log_density(x, indices))(x)
+        np.testing.assert_allclose(value, -energy, rtol=1e-10)
+        everything = jax.eval_shape(target.model.log_likelihood, x)["y"]
+    assert everything.shape == (5,)
+
+
+def test_training_on_batches(getkey):
+    target = batched_target()
+    posterior = gpvi.fit(
+        target,
+        gpvi.SVGD(particles=4),
+        key=getkey(),
+        steps=3,
+        batch_size=target.batch_size,
+        init=None,
+        progress=False,
+    )
+    draws = posterior.draws(4, key=getkey())
+    assert draws["own"].shape == (4, 5, 3)
+    np.testing.assert_allclose(np.asarray(draws["own"]).sum(-1), 1, rtol=1e-5)
+    assert (draws["noise"] > 0).all()
+
+
+def test_temperature_and_reparametrisation():
+    """A reparametrised site is drawn by its base, and given back as a deterministic one."""
+    centred = numpyro.handlers.reparam(eight_schools, config={"theta": LocScaleReparam(0)})
+    cold: Any = Target.from_numpyro(centred, EFFECTS, ERRORS, dtype="float64", temperature=0.5)
+    with cold.precision():
+        x = jnp.asarray(points(cold)[0])
+        values = cold.model.constrain(x)
+        energy = potential_energy(centred, (EFFECTS, ERRORS), {}, cold.model.unravel(x))
+        np.testing.assert_allclose(cold.log_density(x), -2 * energy, rtol=1e-12)
+    assert "theta_decentered[7]" in cold.names
+    np.testing.assert_allclose(
+        values["theta"], values["mu"] + values["tau"] * values["theta_decentered"]
+    )
+
+
+def test_arguments_stay_concrete():
+    """Models may compute shapes from their data, as many do."""
+
+    def grouped(group, y):
+        effects = sample("effect", dist.Normal(0, 1).expand([len(np.unique(group))]))
+        if np.max(y) > 0:
+            sample("y", dist.Normal(effects[group], 1), obs=y)
+
+    target = Target.from_numpyro(grouped, group=np.array([0, 1, 2, 1]), y=np.arange(4.0))
+    assert target.dim == 3
+    target.check()
+
+
+def test_the_start_is_where_the_log_density_is_finite():
+    """The prior's median of an interval's end lies below the datum, where the likelihood is zero."""
+
+    def ends(y):
+        high = sample("high", dist.LogNormal(0, 0.1))
+        sample("y", dist.Uniform(0, high), obs=y)
+
+    target = Target.from_numpyro(ends, jnp.asarray(3.0))
+    target.check()
+    assert np.exp(target.initial[0]) > 3
+
+
+def impossible(y):
+    scale = sample("scale", dist.HalfNormal(1))
+    sample("y", dist.Gamma(2.0, scale), obs=y)
+
+
+def discrete(y):
+    z = sample("z", dist.Bernoulli(0.5))
+    sample("y", dist.Normal(z, 1), obs=y)
+
+
+def twice(y):
+    sample("a", dist.Normal(0, 1))
+    sample("a", dist.Normal(0, 1))
+
+
+def no_latent(y):
+    sample("y", dist.Normal(0, 1), obs=y)
+
+
+def with_parameter(y):
+    sample("y", dist.Normal(numpyro.param("w", 0.0), sample("s", dist.Beta(1, 1))))
+
+
+def with_delta(y):
+    sample("d", dist.Delta(1.0))
+
+
+def two_subsamples(y):
+    with numpyro.plate("rows", 4, subsample_size=2), numpyro.plate("columns", 6, subsample_size=3):
+        sample("a", dist.Normal(0, 1))
+
+
+def forgets_the_indices(y):
+    a = sample("a", dist.Normal(0, 1))
+    with numpyro.plate("datum", 5, subsample_size=2):
+        sample("y", dist.Normal(a, 1), obs=jnp.arange(5.0))
+
+
+@pytest.mark.filterwarnings("ignore:Out-of-support values")
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (3.0, "model is 3.0; pass the NumPyro model itself"),
+        (lambda y: y, "has no sites: it is not a NumPyro model"),
+        (lambda: None, "fails when it is run.*TypeError"),
+        (discrete, "'z' is a discrete latent.*Marginalise.*enumeration"),
+        (twice, "names a site twice.*`a`"),
+        (no_latent, "no_latent has no latent sites.*numpyro.sample"),
+        (with_parameter, "'w' is a numpyro.param, which has no prior"),
+        (with_delta, "'d' has a Delta.*numpyro.deterministic"),
+        (two_subsamples, "subsamples the plates .*rows.*Leave subsample_size out"),
+        (forgets_the_indices, "'datum' and fails on a batch of 2 of 5.*numpyro.subsample"),
+        (impossible, "no point with a finite log-density.*'y': -inf|'y': nan"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_models_that_are_refused(model, message):
+    with pytest.raises(InputError, match=message):
+        Target.from_numpyro(model, -1.0)
+
+
+def test_options_that_the_model_also_takes():
+    def tempered(y, temperature):
+        sample("y", dist.Normal(sample("a", dist.Normal(0, 1)), temperature), obs=y)
+
+    with pytest.raises(InputError, match=r"temperature=2.0 is meant for the model or.*partial"):
+        Target.from_numpyro(tempered, 1.0, temperature=2.0)
+    bound = functools.partial(tempered, temperature=2.0)
+    assert Target.from_numpyro(bound, 1.0, temperature=0.5).temperature == 0.5
+
+
+def test_without_numpyro(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numpyro", None)
+    with pytest.raises(NotAvailableError, match=r"pip install 'gpvi\[numpyro\]'"):
+        Target.from_numpyro(eight_schools, EFFECTS, ERRORS)
+
+
+TREE = {"layers": [{"w": np.ones((2, 2)), "b": np.zeros(2)}], "scale": 0.5}
+
+
+def tree_log_density(tree):
+    layer = tree["layers"][0]
+    return -jnp.sum(layer["w"] ** 2) - 2 * jnp.sum(layer["b"] ** 2) - 3 * tree["scale"] ** 2
+
+
+def test_a_pytree():
+    target: Any = Target.from_pytree(tree_log_density, TREE, dtype="float64")
+    assert target.names == (
+        *(f"layers.0.b[{i}]" for i in range(2)),
+        *(f"layers.0.w[{i},{j}]" for i in range(2) for j in range(2)),
+        "scale",
+    )
+    np.testing.assert_array_equal(target.initial, [0, 0, 1, 1, 1, 1, 0.5])
+    x = points(target)[0]
+    with target.precision():
+        value, tree = target.log_density(jnp.asarray(x)), target.model.constrain(jnp.asarray(x))
+    weights = np.array([2, 2, 1, 1, 1, 1, 3])
+    np.testing.assert_allclose(value, -(weights * x**2).sum(), rtol=1e-12)
+    assert jax.tree.structure(tree) == jax.tree.structure(TREE)
+    np.testing.assert_array_equal(tree["layers"][0]["w"], x[2:6].reshape(2, 2))
+
+
+def test_a_pytree_in_batches():
+    target = Target.from_pytree(
+        None,
+        {"mean": np.zeros(())},
+        log_likelihood=lambda tree, y: -((y - tree["mean"]) ** 2),
+        log_prior=lambda tree: -(tree["mean"] ** 2),
+        data=Y,
+        dtype="float64",
+    )
+    with target.precision():
+        x = jnp.asarray([0.3])
+        batches = target.data.reshape(5, 1)
+        values = [target.log_density(x, batch) for batch in batches]
+        whole = target.log_density(x)
+    np.testing.assert_allclose(np.mean(values), whole, rtol=1e-12)
+    np.testing.assert_allclose(whole, -((Y - 0.3) ** 2).sum() - 0.09, rtol=1e-12)
+    assert target.names == ("mean",)
+
+
+def test_a_bare_array_is_a_tree():
+    assert Target.from_pytree(lambda x: -jnp.sum(x**2), np.zeros((1, 2))).names == (
+        "x[0,0]",
+        "x[0,1]",
+    )
+
+
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        ({"w": np.zeros(2), "n": np.arange(3)}, r"example\['n'\] has dtype int64.*close over it"),
+        ({"on": True}, r"example\['on'\] has dtype bool"),
+        ({"z": np.zeros(2, complex)}, "dtype complex128"),
+        ({}, "holds no numbers"),
+        ({"empty": np.zeros((0, 3))}, "holds no numbers"),
+    ],
+)
+def test_trees_that_are_refused(example, message):
+    with pytest.raises(InputError, match=message):
+        Target.from_pytree(lambda tree: jnp.zeros(()), example)

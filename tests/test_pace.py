@@ -1,0 +1,89 @@
+"""Training in rounds: stops where the draws fit, begins anew where they cannot be trusted."""
+
+import jax
+import numpy as np
+import pytest
+
+import gpvi
+from gpvi import pace
+from gpvi.diagnostics import Importance
+from gpvi.fit import TrainingWarning, chunk_length
+from gpvi.generators import SplineFlow, Triangular
+from gpvi.pace import Assessment, Judge
+
+SMALL = gpvi.GPVI(generator=Triangular(head=SplineFlow(2, 4, 5.0, 8)), particles=128)
+
+
+def gaussian(x):
+    return -0.5 * (x**2).sum()
+
+
+def seen(elbo, share=0.5, k_hat=0.3):
+    return Importance(elbo, 0.001, elbo, 0.001, share, k_hat, 0.0, 4_000)
+
+
+def test_a_gaussian_settles_in_the_first_round():
+    posterior = gpvi.fit(gpvi.Target(gaussian, dim=2), SMALL, key=jax.random.key(0), progress=False)
+    first = SMALL.rounds(2)[0]
+    assert posterior.training.steps == posterior.training.planned == first
+    assert "stopped after 500 of at most 7,500 steps: the draws fit" in posterior.training.chosen
+    assert "128 draws a step" in posterior.training.chosen
+    assert posterior.training.notes == ()
+
+
+@pytest.mark.parametrize("given", [{"steps": 30}, {"init": None, "steps": 20}])
+def test_given_lengths_are_kept(given):
+    target = gpvi.Target(gaussian, dim=2)
+    posterior = gpvi.fit(target, SMALL, key=jax.random.key(0), progress=False, **given)
+    assert posterior.training.steps == given["steps"]
+
+
+def test_chunks_end_where_rounds_do():
+    for rounds in ((500, 1_000, 2_000, 4_000), (7, 14), (30, 45)):
+        length, masked = chunk_length(sum(rounds), rounds)
+        assert not masked
+        assert all(end % length == 0 for end in np.cumsum(rounds))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "missed", "stops"),
+    [
+        (None, seen(-1.0), 0.0, None),
+        (None, seen(-1.0, 0.99), 0.0, "fit"),
+        (None, seen(-1.0, 0.99), 0.4, None),
+        (None, seen(-1.0, 0.99, 0.9), 0.0, None),
+        (seen(-1.0), seen(-0.9), 0.0, None),
+        (seen(-1.0), seen(-0.999), 0.0, "no longer rises"),
+        (seen(-1.0), seen(-1.5), 0.3, "no longer rises"),
+    ],
+)
+def test_the_judge(before, now, missed, stops, monkeypatch):
+    monkeypatch.setattr(pace, "inside_evidence", lambda *args, **options: now)
+    monkeypatch.setattr(pace, "missing", lambda *args: missed)
+    target = gpvi.Target(gaussian, dim=1)
+    judge = Judge(target, None, key=jax.random.key(0))
+    judge.last = None if before is None else Assessment(before, 0.0)
+    state = SMALL.init(target, SMALL.default_optimizer(1), key=jax.random.key(0))
+    why = judge(state)
+    assert why is None if stops is None else stops in why
+
+
+def test_of_two_attempts_the_one_that_misses_nothing_is_better():
+    assert Assessment(seen(-2.0), 0.0).rank > Assessment(seen(-1.0), 0.2).rank
+    assert Assessment(seen(-1.0), 0.0).rank > Assessment(seen(-2.0), 0.0).rank
+    assert "misses 20%" in str(Assessment(seen(-1.0), 0.2))
+
+
+def test_what_cannot_be_trusted_is_tried_again_and_told(monkeypatch):
+    """Weights that are never reliable: three attempts, the best kept, all of them in the notes."""
+    elbos = iter([-3.0, -2.0, -1.5, -1.0, -9.0, -8.0])
+    monkeypatch.setattr(pace, "inside_evidence", lambda *_, **__: seen(next(elbos), k_hat=0.9))
+    monkeypatch.setattr("gpvi.methods.gpvi.ROUNDS", (2, 4))
+    with pytest.warns(TrainingWarning, match="no attempt can be trusted"):
+        posterior = gpvi.fit(
+            gpvi.Target(gaussian, dim=2), SMALL, key=jax.random.key(0), progress=False
+        )
+    told = posterior.training.notes
+    assert [note[:14] for note in told] == [f"attempt {i} of 3" for i in (1, 2, 3)]
+    assert "ELBO -1," in told[1]
+    assert posterior.training.steps == 6

@@ -1,0 +1,95 @@
+"""The verdict: each reason to doubt is found, the gravest first, and good is said of nothing doubtful."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gpvi
+from gpvi import verdict
+from gpvi.verdict import Evidence
+
+FINE = Evidence(4_000, 0.95, 0.3, 0.01, 0.02, 0.0, 0.0, "exact")
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "word"),
+    [
+        ({}, "good", "fits"),
+        ({"missing": None}, "good", "never visited"),
+        ({"density": "invalid"}, "do not trust", "folds"),
+        ({"rejected": 0.1}, "do not trust", "10.0%"),
+        ({"missing": 0.3}, "do not trust", "30%"),
+        ({"k_hat": 0.8}, "do not trust", "0.80"),
+        ({"k_hat": math.nan}, "do not trust", "nan"),
+        ({"effective_share": 0.01}, "do not trust", "0.01"),
+        ({"density": "unverified"}, "no fault seen", "injective"),
+        ({"effective_share": 0.3}, "usable with importance weights", "0.30"),
+        ({"mean_shift": 0.2}, "usable with importance weights", "0.20 sd"),
+        ({"log_spread_shift": 0.4}, "usable with importance weights", "49%"),
+    ],
+)
+def test_each_reason_is_found(changes, level, word):
+    found = verdict.of_density(FINE._replace(**changes))
+    assert found.level == level
+    assert word in str(found)
+    assert found.remedy or level == "good"
+
+
+shares = st.floats(0, 1)
+
+
+@given(
+    st.builds(
+        Evidence,
+        draws=st.integers(1, 10**6),
+        effective_share=shares,
+        k_hat=st.floats(-1, 3) | st.just(math.nan),
+        mean_shift=st.floats(0, 10),
+        log_spread_shift=st.floats(0, 10),
+        missing=st.none() | shares,
+        rejected=shares,
+        density=st.sampled_from(["exact", "unverified", "invalid"]),
+    )
+)
+def test_good_is_never_said_of_what_is_doubtful(seen):
+    if verdict.of_density(seen).level == "good":
+        assert seen.density == "exact"
+        assert not seen.missing
+        assert seen.k_hat <= 0.7
+        assert seen.mean_shift <= 0.1
+        assert seen.effective_share * seen.draws >= 100
+
+
+@pytest.mark.parametrize(
+    ("rhat", "ess", "divergences", "level"),
+    [
+        (1.002, 2_000.0, 0, "good"),
+        (1.002, 2_000.0, 3, "do not trust"),
+        (1.3, 2_000.0, 0, "do not trust"),
+        (math.nan, 2_000.0, 0, "do not trust"),
+        (1.02, 2_000.0, 0, "no fault seen"),
+        (1.002, 50.0, 0, "no fault seen"),
+    ],
+)
+def test_chains(rhat, ess, divergences, level):
+    assert verdict.of_chains(rhat, ess, divergences).level == level
+
+
+def test_collapsed_particles_are_not_trusted():
+    """50 particles of SVGD in 40 dimensions have lost most of their variance."""
+    target = gpvi.Target(lambda x: -0.5 * (x**2).sum(), dim=40)
+    svgd = gpvi.SVGD(particles=50)
+    posterior = gpvi.fit(target, svgd, key=jax.random.key(0), steps=500, init=None, progress=False)
+    found = posterior.diagnose(key=jax.random.key(1))
+    assert found.verdict.level == "do not trust"
+    assert "collapsed" in str(found.verdict)
+    variance = jnp.var(posterior.particles, axis=0)
+    assert found.stein_spread is not None
+    assert found.stein_spread[0] == pytest.approx(float(variance.min()), rel=0.05)
+    assert verdict.of_particles(None, None, 40).level == "do not trust"
+    assert verdict.of_particles((0.95, 1.5), 0.5, 2).level == "do not trust"
+    assert verdict.of_particles((0.95, 1.1), 0.5, 2).level == "no fault seen"

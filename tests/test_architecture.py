@@ -38,7 +38,7 @@ LAYERS = (
     {"coverage"},
     {"posterior", "pace"},
     {"fit"},
-    {"bnn"},
+    {"bnn", "calibration", "comparison"},
     {"experiments"},
     {"report"},
     {"cli"},

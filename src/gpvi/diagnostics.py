@@ -46,6 +46,7 @@ def effective_share(log_weights: Float[Array, " n"]) -> Scalar:
     return jnp.exp(2 * total - squares) / log_weights.size
 
 
+@jax.jit
 def smoothed_log_weights(log_ratios: Float[Array, " n"]) -> tuple[Float[Array, " n"], Scalar]:
     """Pareto-smoothed, normalised log importance weights and k̂ (Vehtari et al. 2024), by BlackJAX.
 

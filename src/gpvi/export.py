@@ -122,14 +122,10 @@ def _terms(target: Target) -> Callable[..., Array] | None:
     return terms if each else None
 
 
+@eqx.filter_jit
 def _over_draws(function: Callable[..., PyTree], *rows: Any) -> PyTree:
-    """`function` at every row, compiled, a few rows side by side."""
-
-    @eqx.filter_jit
-    def run(rows: tuple[Any, ...]) -> PyTree:
-        return jax.lax.map(lambda row: function(*row), rows, batch_size=AT_ONCE)
-
-    return run(rows)
+    """`function` at every row, compiled once for each function, a few rows side by side."""
+    return jax.lax.map(lambda row: function(*row), rows, batch_size=AT_ONCE)
 
 
 def _flat(tree: PyTree) -> dict[str, np.ndarray]:

@@ -1,0 +1,77 @@
+"""Simulation-based calibration finds an exact method calibrated, and a wrong one not."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gpvi
+from gpvi.calibration import Calibration
+from gpvi.errors import InputError
+
+DATA = 4
+FULL_RANK = gpvi.FullRankVI(particles=64)
+
+
+def simulate(key):
+    """x ~ N(0, I₂), y_i ~ N(x, I₂)."""
+    a, b = jax.random.split(key)
+    x = jax.random.normal(a, (2,))
+    return x, {"y": x + jax.random.normal(b, (DATA, 2))}
+
+
+def log_likelihood(x, batch):
+    return -0.5 * ((batch["y"] - x) ** 2).sum(1)
+
+
+def log_prior(x):
+    return -0.5 * (x**2).sum()
+
+
+def posterior(data):
+    return gpvi.Target(log_likelihood=log_likelihood, log_prior=log_prior, data=data, dim=2)
+
+
+def too_narrow(data):
+    doubled = jax.tree.map(lambda leaf: jnp.concatenate([leaf] * 6), data)
+    return posterior(doubled)
+
+
+def test_conjugate_posteriors_are_calibrated_and_a_data_counted_sixfold_is_not():
+    shared = {
+        "key": jax.random.key(0),
+        "simulations": 60,
+        "draws": 19,
+        "steps": 100,
+        "progress": False,
+    }
+    right = gpvi.sbc(simulate, posterior, FULL_RANK, **shared)
+    assert right.ranks.shape == (60, 2)
+    assert right.calibrated, str(right)
+    wrong = gpvi.sbc(simulate, too_narrow, FULL_RANK, **shared)
+    assert not wrong.calibrated
+    assert "NOT calibrated" in str(wrong)
+    ends = np.isin(wrong.ranks, [0, 19]).mean()
+    assert ends > 0.3, "too narrow a posterior crowds the ranks at both ends"
+
+
+def test_p_values_of_uniform_ranks_are_uniform():
+    rng = np.random.default_rng(0)
+    found = Calibration(rng.integers(0, 100, (2_000, 50)), 99, tuple(f"x{i}" for i in range(50)))
+    assert 0.35 < found.p_values.mean() < 0.65
+    assert found.calibrated
+    skewed = Calibration(rng.integers(0, 60, (200, 1)), 99, ("x",))
+    assert skewed.p_values[0] < 1e-6
+
+
+def test_the_figure_has_a_panel_for_each_coordinate():
+    rng = np.random.default_rng(0)
+    found = Calibration(rng.integers(0, 20, (100, 5)), 19, tuple("abcde"))
+    figure = found.figure()
+    assert [axes.get_title().split()[0] for axes in figure.axes] == list("abcde")
+
+
+@pytest.mark.parametrize("wrong", [{"simulations": 3}, {"draws": 0}])
+def test_too_few_are_refused(wrong):
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        gpvi.sbc(simulate, posterior, FULL_RANK, key=jax.random.key(0), **wrong)

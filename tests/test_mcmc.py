@@ -1,6 +1,7 @@
 """Chains: the table they are written to, their tuning, and what they find on posteriors with closed forms."""
 
 import importlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +13,24 @@ from gpvi import convergence
 from gpvi.carriers import Chains
 from gpvi.errors import InputError
 
-SMALL = {"chains": 2, "draws": 10, "warmup": 20}
+SMALL: dict[str, Any] = {"chains": 2, "draws": 10, "warmup": 20}
 
 
-def gaussian(covariance, mean=0.0, dtype="float32"):
+def gaussian(covariance, mean: Any = 0.0, dtype="float32"):
     precision = np.linalg.inv(covariance)
     return gpvi.Target(
         lambda x: -0.5 * (x - mean) @ precision @ (x - mean), dim=len(covariance), dtype=dtype
     )
+
+
+def chains_of(posterior) -> Chains:
+    assert isinstance(posterior.model, Chains)
+    return posterior.model
+
+
+def by_chain(posterior):
+    """(chains, draws, d) in the target's own coordinates."""
+    return np.asarray(chains_of(posterior).by_chain(posterior.particles))
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +49,7 @@ def correlated():
 def test_a_table_of_chains():
     table = Chains.empty(2, 3, 1, jnp.float32)
     assert table.drawn.shape == (0, 1)
+    rows = jnp.zeros((2, 1))
     for draw in range(2):
         rows = jnp.asarray([[10.0 * draw], [10.0 * draw + 1]])
         table = table.write(
@@ -54,18 +66,18 @@ def test_a_table_of_chains():
 
 def test_nuts_has_converged(correlated):
     posterior, _, _ = correlated
-    found = convergence.summary(posterior.model.by_chain(posterior.particles))
+    found = convergence.summary(by_chain(posterior))
     assert found.rhat.max() < 1.01
     assert found.ess_bulk.min() > 1_000
     assert found.ess_tail.min() > 1_000
-    assert posterior.model.divergences == 0
+    assert chains_of(posterior).divergences == 0
     assert posterior.training.history["divergent"][1_000:].sum() == 0
 
 
 def test_nuts_finds_mean_and_covariance(correlated):
     """Within four Monte-Carlo errors, by the effective number of draws of x and of each product of two coordinates."""
     posterior, mean, covariance = correlated
-    chains = np.asarray(posterior.model.by_chain(posterior.particles)) - mean
+    chains = by_chain(posterior) - mean
     first, second = np.tril_indices(3)
     products = chains[..., first] * chains[..., second]
     for values, expected in [(chains, np.zeros(3)), (products, covariance[first, second])]:
@@ -84,7 +96,7 @@ def test_the_step_size_is_that_of_the_acceptance_asked_for(correlated):
 def test_a_masked_last_chunk_and_thinning_keep_what_was_asked_for():
     """401 transitions make no equal chunks, so that the last steps of the last chunk are computed and dropped."""
     fit = importlib.import_module("gpvi.fit")
-    method = gpvi.NUTS(chains=2, draws=127, warmup=20, thin=3)
+    method = gpvi.HMC(chains=2, draws=127, warmup=20, thin=3, leapfrogs=3)
     assert fit.chunk_length(method.transitions)[1]
     posterior = gpvi.fit(
         gaussian(np.eye(2)), method, key=jax.random.key(0), progress=False, init=None
@@ -92,7 +104,7 @@ def test_a_masked_last_chunk_and_thinning_keep_what_was_asked_for():
     assert posterior.particles.shape == (254, 2)
     assert posterior.training.steps == 401
     assert len(np.unique(np.asarray(posterior.particles)[:, 0])) > 200
-    chain = np.asarray(posterior.model.by_chain(posterior.particles))
+    chain = by_chain(posterior)
     last = np.asarray(posterior.auxiliary.walkers.position)
     np.testing.assert_allclose(chain[:, -1], posterior.affine.location + last, rtol=1e-6)
 
@@ -128,10 +140,11 @@ def test_a_given_step_size_is_left_alone():
     )
     assert (posterior.training.history["step_size"] == np.float32(5e-4)).all()
     np.testing.assert_array_equal(posterior.auxiliary.tuning.inverse_mass, 1.0)
-    moved = np.linalg.norm(np.diff(posterior.model.by_chain(posterior.particles), axis=1), axis=-1)
+    moved = np.linalg.norm(np.diff(by_chain(posterior), axis=1), axis=-1)
     assert 1e-3 < moved.mean() < 0.1
 
 
+@pytest.mark.slow
 def test_the_mass_is_the_variance():
     target = gaussian(np.diag([100.0, 1.0, 0.01]))
     method = gpvi.HMC(chains=8, draws=10, warmup=400, leapfrogs=8)
@@ -146,7 +159,7 @@ def test_divergences_are_told_and_do_not_stop_the_run():
     target = gaussian(np.diag([1.0, 1e-2]))
     posterior = gpvi.fit(target, method, key=jax.random.key(0), progress=False, init=None)
     assert posterior.training.notes == ()
-    assert posterior.model.divergences == 20
+    assert chains_of(posterior).divergences == 20
     assert (posterior.training.history["divergent"] == 1).all()
     assert all(np.isfinite(values).all() for values in posterior.training.history.values())
 
@@ -162,6 +175,7 @@ def test_starting_points_outside_the_support_are_drawn_anew():
     assert (np.asarray(posterior.particles) > 0).all()
 
 
+@pytest.mark.slow
 def test_a_finished_run_can_go_on():
     method, target = gpvi.HMC(**SMALL, leapfrogs=4), gaussian(np.eye(2))
     first = gpvi.fit(target, method, key=jax.random.key(0), progress=False, init=None)

@@ -229,9 +229,9 @@ def test_training_on_batches(getkey):
         init=None,
         progress=False,
     )
-    draws = posterior.draws(4, key=getkey())
+    draws = jax.device_get(posterior.draws(4, key=getkey()))
     assert draws["own"].shape == (4, 5, 3)
-    np.testing.assert_allclose(np.asarray(draws["own"]).sum(-1), 1, rtol=1e-5)
+    np.testing.assert_allclose(draws["own"].sum(-1), 1, rtol=1e-5)
     assert (draws["noise"] > 0).all()
 
 
@@ -350,6 +350,13 @@ def test_without_numpyro(monkeypatch):
     monkeypatch.setitem(sys.modules, "numpyro", None)
     with pytest.raises(NotAvailableError, match=r"pip install 'gpvi\[numpyro\]'"):
         Target.from_numpyro(eight_schools, EFFECTS, ERRORS)
+
+
+@pytest.mark.parametrize(("options", "count"), [({"data": Y}, 5), ({}, 0)])
+def test_batch_sizes_that_are_refused(options, count):
+    name = "log_likelihood" if options else "log_density"
+    with pytest.raises(InputError, match=f"batch_size is 6; .* the number of data, {count}"):
+        Target(**{name: lambda x, *_: -(x @ x)}, **options, dim=1, batch_size=6)
 
 
 TREE = {"layers": [{"w": np.ones((2, 2)), "b": np.zeros(2)}], "scale": 0.5}

@@ -1,5 +1,7 @@
 """SVGD beside those of other libraries: the same target, kernel, step size and start, so the same path to rounding."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,20 +43,20 @@ def our_path(bandwidth, n=N):
 
 def blackjax_path(length_scale, n=N):
     """`length_scale` is a number, or a function of the particles."""
-    import blackjax
+    from blackjax.vi import svgd
 
     rule = length_scale if callable(length_scale) else lambda particles: length_scale
     update = lambda state: state._replace(  # noqa: E731
         kernel_parameters={"length_scale": rule(state.particles)}
     )
-    algorithm = blackjax.svgd(
-        jax.grad(log_density), optax.sgd(RATE), update_kernel_parameters=update
-    )
-    state = update(algorithm.init(start(n)))
-    _, path = jax.lax.scan(
-        lambda state, _: (after := algorithm.step(state), after.particles), state, length=STEPS
-    )
-    return np.asarray(path)
+    kernel, optimizer = svgd.build_kernel(optax.sgd(RATE)), optax.sgd(RATE)
+    state = update(svgd.init(start(n), {"length_scale": 1.0}, optimizer))
+
+    def step(state, _):
+        after = update(kernel(state, jax.grad(log_density), svgd.rbf_kernel))
+        return after, after.particles
+
+    return np.asarray(jax.lax.scan(step, state, length=STEPS)[1])
 
 
 def numpyro_path(rate, n=N, **temperatures):
@@ -82,8 +84,8 @@ def numpyro_path(rate, n=N, **temperatures):
     state = state._replace(optim_state=optimizer.init({"x_auto_loc": start(n)}))
 
     def step(state, _):
-        after, _ = stein.update(state)
-        return after, stein.get_params(after)["x_auto_loc"]
+        after: Any = stein.update(state)
+        return after[0], stein.get_params(after[0])["x_auto_loc"]
 
     return np.asarray(jax.lax.scan(step, state, length=STEPS)[1])
 

@@ -11,9 +11,21 @@ from hypothesis import strategies as st
 import gpvi
 from gpvi import errors, specs
 from gpvi.directions import GFSDDirection, GFSFDirection, KSDDirection, SVGDDirection
-from gpvi.generators import MLP, AffineFlow, Linear, Residual, SplineFlow, Triangular
+from gpvi.generators import (
+    MLP,
+    AffineFlow,
+    Autoregressive,
+    Diagonal,
+    FullRank,
+    Linear,
+    Planar,
+    Residual,
+    SplineFlow,
+    Triangular,
+)
 from gpvi.jacobian import Block, Dense, Helper, Iterative
 from gpvi.kernels import IMQ, RBF, Fixed, Median, Noise, OnNoise
+from gpvi.methods import Annealing
 
 EXAMPLES: list[Any] = [
     Median(0.5),
@@ -37,6 +49,18 @@ EXAMPLES: list[Any] = [
     MLP((3, 4), "tanh"),
     Residual(2, (5,), "gelu", 0.05, True),
     Triangular(2, SplineFlow(3), (), "silu", 0.1, "conditional"),
+    Diagonal(0.1),
+    FullRank(0.2),
+    Planar(4),
+    Autoregressive(2, 6, 2),
+    Annealing(100, 4, 2.0),
+    gpvi.NormalizingFlow(Planar(3), "l2", 5, 0.1, "rmsprop"),
+    gpvi.FullRankVI("pathwise", 5, 0.1, "rmsprop", 0.3),
+    gpvi.MeanFieldVI("pathwise", 5, 0.1, "rmsprop", 0.3, True),
+    gpvi.Pathfinder(3, 20, 5, 50),
+    gpvi.DeepEnsemble(3, 0.2),
+    gpvi.HMC(2, 30, 40, 3, 0.1, leapfrogs=5, jitter=0.0),
+    gpvi.NUTS(2, 30, 40, 3, acceptance=0.9, mass="dense", max_doublings=5),
     gpvi.GPVI(Residual(1), "functional", Helper(9), OnNoise("full"), 11, 1, learning_rate=0.1),
     gpvi.SVGD(particles=7, learning_rate=0.3, kernel=IMQ(2.0)),
     gpvi.GFSD(particles=7, learning_rate=0.3, kernel="imq"),

@@ -9,11 +9,20 @@ import numpy as np
 import pytest
 
 import gpvi
+from gpvi import bnn
 from gpvi.affine import Affine
 from gpvi.errors import InputError, NotAvailableError, UnknownOptionError
-from gpvi.generators import Autoregressive, FullRank, Planar, SplineFlow, Triangular
+from gpvi.generators import (
+    AbstractGenerator,
+    Autoregressive,
+    FullRank,
+    Planar,
+    SplineFlow,
+    Triangular,
+)
 from gpvi.jacobian import Block
 from gpvi.methods.reverse_kl import l2_gradient, pathwise_gradient
+from gpvi.methods.variational import local_gradient
 from gpvi.target import Whitened
 
 COVARIANCE = np.array([[1.0, 0.8, 0.1], [0.8, 2.0, -0.5], [0.1, -0.5, 0.3]])
@@ -155,6 +164,46 @@ def test_networks_start_narrow():
     found = scales(gpvi.MeanFieldVI())
     np.testing.assert_allclose(found, 0.05 * np.array([0.1, 1.0, 0.55]), rtol=0.3)
     np.testing.assert_allclose(scales(gpvi.FullRankVI(scale=0.5)), 10 * found, rtol=1e-5)
+
+
+def linear_network(rows=20):
+    """Regression by a network without hidden layers, noise 1 and prior N(0, 1): the precision is XᵀX + I."""
+    rng = np.random.default_rng(0)
+    inputs = rng.standard_normal((rows, 2)) @ np.array([[1.0, 0.8], [0.0, 0.6]])
+    outputs = inputs @ [1.0, -1.0] + 0.5 + rng.standard_normal(rows)
+    target = bnn.target(bnn.mlp((2, 1)), bnn.Gaussian(noise=1.0), "normal", inputs, outputs)
+    bias_first = target.names[0].find("bias") >= 0
+    columns = [np.ones(rows), *inputs.T] if bias_first else [*inputs.T, np.ones(rows)]
+    features = np.stack(columns, 1)
+    precision = features.T @ features + np.eye(3)
+    return target, np.linalg.solve(precision, features.T @ outputs), precision
+
+
+def test_local_reparameterisation_finds_the_mean_field_posterior_with_less_noise():
+    target, mean, precision = linear_network()
+    method = gpvi.MeanFieldVI(local=True, particles=32, learning_rate=0.03)
+    posterior = fitted(method, 1500, target=target)
+    found, covariance = gaussian_moments(posterior)
+    np.testing.assert_allclose(found, mean, atol=0.03)
+    np.testing.assert_allclose(np.diag(covariance), 1 / np.diag(precision), rtol=0.03)
+
+    density, generator = Whitened(target, posterior.affine), posterior.model
+    assert isinstance(generator, AbstractGenerator)
+
+    def shift_gradients(key):
+        z = jax.random.normal(key, (1, 3))
+        local, _ = local_gradient(generator, density, 1, None, key=key)
+        shared, _ = pathwise_gradient(generator, density, z, None)
+        return local.flow.shift, shared.flow.shift
+
+    local, shared = jax.jit(jax.vmap(shift_gradients))(jax.random.split(jax.random.key(1), 4_000))
+    np.testing.assert_allclose(local.mean(0), shared.mean(0), atol=5 * shared.std(0).max() / 63)
+    assert (local.std(0) < 0.8 * shared.std(0)).all()
+
+
+def test_local_reparameterisation_is_refused_where_it_is_not_known():
+    with pytest.raises(NotAvailableError, match=r"each datum apart.*local=False"):
+        fitted(gpvi.MeanFieldVI(local=True, particles=2), 1)
 
 
 @pytest.mark.parametrize(

@@ -267,7 +267,7 @@ def _show(experiment: "Experiment", record: "Record") -> None:
         shown = experiment.tables[0].metrics
         rows = {metric: cells for metric, cells in rows.items() if metric.key in shown}
         for metric in rows:
-            table.add_column(metric.label, justify="right")
+            table.add_column(metric.label, justify="right", overflow="fold")
         for number, title in enumerate(experiment.cases.values()):
             across = [cells[number] for cells in rows.values()]
             if any(across):

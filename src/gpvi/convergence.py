@@ -113,13 +113,14 @@ def _normal_scores(draws: Draws) -> Draws:
 
 def _autocorrelations(draws: Draws) -> Float[np.ndarray, "n d"]:
     """ρ_t = 1 − (W − mean autocovariance at lag t) / var⁺, over all chains."""
-    from scipy.fft import irfft, next_fast_len, rfft
+    from scipy.fft import next_fast_len
 
     chains, n, _ = draws.shape
     means = draws.mean(1)
-    spectrum = rfft(draws - means[:, None], next_fast_len(2 * n), axis=1)
+    length = next_fast_len(2 * n, real=True)
+    spectrum = np.fft.rfft(draws - means[:, None], length, axis=1)
     power = (spectrum.real**2 + spectrum.imag**2).mean(0)
-    covariance = irfft(power, next_fast_len(2 * n), axis=0)[:n] / n
+    covariance = np.fft.irfft(power, length, axis=0)[:n] / n
     within = covariance[0] * n / (n - 1)
     total = covariance[0] + (means.var(0, ddof=1) if chains > 1 else 0.0)
     rho = 1 - (within - covariance) / total

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray, PyTree, Scalar
 
 from gpvi.affine import Affine
-from gpvi.errors import InputError
+from gpvi.errors import InputError, NotAvailableError
 from gpvi.models import Model
 from gpvi.preflight import Preflight, preflight
 
@@ -34,6 +34,14 @@ class Density(Protocol):
     def log_density(self, x: Float[Array, " d"], batch: PyTree = None) -> Scalar: ...
     def batch(self, indices: Int[Array, " b"]) -> PyTree: ...
     def starting_points(self, n: int, *, key: PRNGKeyArray) -> Float[Array, "n d"]: ...
+    def local_log_density(
+        self,
+        mean: Float[Array, " d"],
+        scale: Float[Array, " d"],
+        batch: PyTree,
+        *,
+        key: PRNGKeyArray,
+    ) -> Scalar: ...
 
 
 class Target(eqx.Module):
@@ -144,6 +152,10 @@ class Target(eqx.Module):
         self._log_density = log_density
         self._log_likelihood = log_likelihood
         self._log_prior = log_prior
+        if batch_size is not None and not 1 <= batch_size <= (self.size or 0):
+            raise InputError(
+                f"batch_size is {batch_size!r}; it must be between 1 and the number of data, {self.size or 0}."
+            )
         self.batch_size = batch_size
         self.model = model
 
@@ -238,6 +250,33 @@ class Target(eqx.Module):
         prior = 0.0 if self._log_prior is None else self._log_prior(x)
         return (total + prior) / self.temperature
 
+    def local_log_density(
+        self,
+        mean: Float[Array, " d"],
+        scale: Float[Array, " d"],
+        batch: PyTree,
+        *,
+        key: PRNGKeyArray,
+    ) -> Scalar:
+        """An estimate of E log p(x) under x ~ N(mean, scale²) in which each datum has an x of its own.
+
+        It needs a `log_likelihood` with a method `local(mean, scale, batch, key=key)`, as those of `gpvi.bnn` are.
+        """
+        local = getattr(self._log_likelihood, "local", None)
+        if local is None or self.size is None:
+            raise NotAvailableError(
+                "this target's log-likelihood cannot draw for each datum apart. Use MeanFieldVI(local=False), or a "
+                "network of gpvi.bnn."
+            )
+        batch = self.data if batch is None else batch
+        likelihood_key, prior_key = jax.random.split(key)
+        total = local(mean, scale, batch, key=likelihood_key).sum()
+        total = total * (self.size / jax.tree.leaves(batch)[0].shape[0])
+        if self._log_prior is not None:
+            x = mean + scale * jax.random.normal(prior_key, mean.shape, mean.dtype)
+            total = total + self._log_prior(x)
+        return total / self.temperature
+
     @property
     def log_likelihood_terms(self) -> Callable | None:
         """x → the log-likelihood of all data, one value for each where the function gives that."""
@@ -330,6 +369,19 @@ class Whitened(eqx.Module):
     def log_density(self, x: Float[Array, " d"], batch: PyTree = None) -> Scalar:
         """log p(u)."""
         return self.target.log_density(self.affine(x), batch) + self.affine.log_det()
+
+    def local_log_density(
+        self,
+        mean: Float[Array, " d"],
+        scale: Float[Array, " d"],
+        batch: PyTree,
+        *,
+        key: PRNGKeyArray,
+    ) -> Scalar:
+        """The target's, of u ~ N(mean, scale²) in coordinates of diagonal scale."""
+        stretched = jnp.abs(self.affine.scale) * scale
+        value = self.target.local_log_density(self.affine(mean), stretched, batch, key=key)
+        return value + self.affine.log_det()
 
 
 class Evaluation(NamedTuple):

@@ -10,18 +10,17 @@ import numbers
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, overload
 
 import jax
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from gpvi.bnn.generators import generator
-from gpvi.bnn.generators import method as network_gpvi
+from gpvi.bnn.generators import LARGE, generator
+from gpvi.bnn.generators import method as large_gpvi
 from gpvi.bnn.likelihoods import Categorical, Gaussian, Heteroscedastic, Likelihood
 from gpvi.bnn.model import target
 from gpvi.bnn.networks import mlp
@@ -30,7 +29,7 @@ from gpvi.bnn.priors import Prior
 from gpvi.carriers import Particles
 from gpvi.errors import InputError
 from gpvi.fit import fit
-from gpvi.methods import METHODS, Method
+from gpvi.methods import GPVI, METHODS, Method
 from gpvi.methods.base import Selective
 from gpvi.posterior import Posterior
 from gpvi.specs import require_count, resolve
@@ -42,6 +41,27 @@ ROWS = 256
 a row's prediction does not depend on its neighbours."""
 BATCH = 128
 """batch_size="auto"."""
+
+
+class Standardisation(NamedTuple):
+    """v ↦ (v − mean)/scale for each column; a column that is constant is only shifted."""
+
+    mean: np.ndarray
+    scale: np.ndarray
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> "Standardisation":
+        """To mean zero and unit variance."""
+        mean, sd = values.mean(0), values.std(0)
+        return cls(mean, np.where(sd > 1e-10 * np.abs(mean), sd, 1.0))
+
+    def transform(self, values: np.ndarray) -> np.ndarray:
+        """Into standard units."""
+        return (values - self.mean) / self.scale
+
+    def inverse(self, values: np.ndarray) -> np.ndarray:
+        """Back from them."""
+        return values * self.scale + self.mean
 
 
 class _BayesianMLP(BaseEstimator):
@@ -86,18 +106,18 @@ class _BayesianMLP(BaseEstimator):
         check_is_fitted(self)
         return Predictive(self.posterior_, self.network_, self.likelihood_)
 
-    def _start(self, X: np.ndarray, y: np.ndarray) -> Self:
-        self.x_scaler_ = StandardScaler().fit(X)
+    def _start(self, X: np.ndarray, y: np.ndarray) -> None:
+        self.x_scaler_ = Standardisation.of(X)
         self._seed = _seed(self.random_state)
         self._updates = 0
-        return self._learn(self.x_scaler_.transform(X), self._encoded(y), "auto")
+        self._learn(self.x_scaler_.transform(X), self._encoded(y), "auto")
 
-    def _continue(self, X: np.ndarray, y: np.ndarray) -> Self:
+    def _continue(self, X: np.ndarray, y: np.ndarray) -> None:
         new = self.x_scaler_.transform(X), self._encoded(y)
         X, y = (np.concatenate(both) for both in zip(self._seen, new, strict=True))
-        return self._learn(X, y, self.posterior_)
+        self._learn(X, y, self.posterior_)
 
-    def _learn(self, X: np.ndarray, y: np.ndarray, start: Literal["auto"] | Posterior) -> Self:
+    def _learn(self, X: np.ndarray, y: np.ndarray, start: Literal["auto"] | Posterior) -> None:
         likelihood, outputs = self._likelihood(y)
         network = mlp((X.shape[1], *self._hidden_sizes(), outputs), self.activation)
         posterior = target(network, likelihood, self.prior, X, y, temperature=self.temperature)
@@ -114,7 +134,6 @@ class _BayesianMLP(BaseEstimator):
         self.network_, self.likelihood_ = network, likelihood
         self._seen = X, y
         self._updates += 1
-        return self
 
     def _hidden_sizes(self) -> tuple[int, ...]:
         given = self.hidden_layer_sizes
@@ -130,7 +149,8 @@ class _BayesianMLP(BaseEstimator):
 
     def _rows(self, X: Table) -> np.ndarray:
         check_is_fitted(self)
-        return self.x_scaler_.transform(validate_data(self, X, reset=False, dtype=np.float64))
+        rows = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
+        return self.x_scaler_.transform(rows)
 
     def _networks(self) -> dict[str, Any]:
         """The same networks at every call; of a set of particles, all."""
@@ -151,7 +171,7 @@ class _BayesianMLP(BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the target, which holds the data a second time and functions."""
-        state = dict(super().__getstate__())
+        state: dict[str, Any] = dict(super().__getstate__())  # pyright: ignore[reportAssignmentType, reportArgumentType, reportCallIssue]
         if "posterior_" in state:
             whole = state["posterior_"]
             parts = whole.method, whole.model, whole.affine, whole.names, whole.training
@@ -166,8 +186,8 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
     ----------
     hidden_layer_sizes: units of each hidden layer; () is Bayesian linear regression.
     activation: "relu", "tanh", "silu", …
-    method: "gpvi", or any method of this library: a name such as "svgd", "mfvi", "ensemble" or "nuts", or an object with
-        its options, such as `gpvi.SVGD(particles=50)`.
+    method: "gpvi", or any method of this library: a name such as "svgd", "mfvi", "ensemble" or "nuts", or an object
+        with its options, such as `gpvi.SVGD(particles=50)`.
     prior: of the weights, on standardised data: "fan-in", "normal", "mixture" or an object of `gpvi.bnn`.
     noise: the standard deviation of y around the network: "learned" together with the weights, a number in the units of
         y, "heteroscedastic" (a second output of the network), or a prior of `gpvi.bnn` for standardised y.
@@ -218,22 +238,28 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
         )
         self.noise = noise
 
-    def fit(self, X: Table, y: Table) -> Self:
+    def fit(self, X: Table, y: Table) -> "BayesianMLPRegressor":
         """Learn the posterior of the networks given X, (n, features), and y, (n,) or (n, outputs)."""
         X, y = self._validated(X, y, reset=True)
         self._one_column = y.ndim == 1
-        self.y_scaler_ = StandardScaler().fit(_column(y))
-        return self._start(X, y)
+        self.y_scaler_ = Standardisation.of(_column(y))
+        self._start(X, y)
+        return self
 
-    def partial_fit(self, X: Table, y: Table) -> Self:
+    def partial_fit(self, X: Table, y: Table) -> "BayesianMLPRegressor":
         """Learn the posterior given all data of this and earlier calls, going on from the one there is.
 
         Every call takes `steps` steps. The standardisation stays that of the first call.
         """
         if not hasattr(self, "posterior_"):
             return self.fit(X, y)
-        return self._continue(*self._validated(X, y, reset=False))
+        self._continue(*self._validated(X, y, reset=False))
+        return self
 
+    @overload
+    def predict(self, X: Table, return_std: Literal[False] = False) -> np.ndarray: ...
+    @overload
+    def predict(self, X: Table, return_std: Literal[True]) -> tuple[np.ndarray, np.ndarray]: ...
     def predict(
         self, X: Table, return_std: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
@@ -244,10 +270,10 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
             return found.mean, found.variance
 
         mean, variance = _in_blocks(moments, self._rows(X))
-        mean = self._as_given(self.y_scaler_.inverse_transform(mean))
+        mean = self._as_given(self.y_scaler_.inverse(mean))
         if not return_std:
             return mean
-        return mean, self._as_given(np.sqrt(variance) * self.y_scaler_.scale_)
+        return mean, self._as_given(np.sqrt(variance) * self.y_scaler_.scale)
 
     def predict_quantiles(
         self, X: Table, quantiles: Sequence[float] = (0.05, 0.5, 0.95)
@@ -259,14 +285,12 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
             return (found.swapaxes(0, 1),)
 
         (found,) = _in_blocks(of_rows, self._rows(X))
-        turned = found * self.y_scaler_.scale_ + self.y_scaler_.mean_
-        return self._as_given(turned.swapaxes(1, 2))
+        return self._as_given(self.y_scaler_.inverse(found).swapaxes(1, 2))
 
     def sample_y(self, X: Table, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """y by n networks, noise included: (n, n_samples), or (n, outputs, n_samples). A column is one network."""
         found = self._sampled(X, n_samples, random_state)
-        turned = found * self.y_scaler_.scale_ + self.y_scaler_.mean_
-        return self._as_given(np.moveaxis(turned, 0, 2))
+        return self._as_given(np.moveaxis(self.y_scaler_.inverse(found), 0, 2))
 
     def log_prob(self, X: Table, y: Table) -> np.ndarray:
         """log p(y | x, data) of each row, in the units of y; its negative mean is the test NLL."""
@@ -277,16 +301,16 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
             return (self.predictive_.log_prob(rows, y, **self._networks()),)
 
         (found,) = _in_blocks(of_rows, self.x_scaler_.transform(X), self._encoded(y))
-        return found - np.log(self.y_scaler_.scale_).sum()
+        return found - np.log(self.y_scaler_.scale).sum()
 
     def _validated(self, X: Table, y: Table, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         options = {"dtype": np.float64, "multi_output": True, "y_numeric": True}
         X, y = validate_data(self, X, y, reset=reset, **options)
         y = np.asarray(y, np.float64)
-        if not reset and _column(y).shape[1] != self.y_scaler_.n_features_in_:
+        outputs = _column(y).shape[1]
+        if not reset and outputs != len(self.y_scaler_.mean):
             raise ValueError(
-                f"y has {_column(y).shape[1]} outputs, but {type(self).__name__} was fitted with "
-                f"{self.y_scaler_.n_features_in_}."
+                f"y has {outputs} outputs, but {type(self).__name__} was fitted with {len(self.y_scaler_.mean)}."
             )
         return X, y
 
@@ -301,10 +325,10 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
             return Gaussian(noise=self.noise), columns
         if columns > 1:
             raise InputError(
-                f"noise is {self.noise!r} for {columns} outputs, and each has a scale of its own. Use noise='learned', or "
-                "one estimator for each output."
+                f"noise is {self.noise!r} for {columns} outputs, and each has a scale of its own. Use noise='learned', "
+                "or one estimator for each output."
             )
-        return Gaussian(noise=float(self.noise / self.y_scaler_.scale_[0])), columns
+        return Gaussian(noise=float(self.noise / self.y_scaler_.scale[0])), columns
 
     def _as_given(self, values: np.ndarray) -> np.ndarray:
         """Without the axis of outputs where y had none."""
@@ -356,13 +380,14 @@ class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
             verbose=verbose,
         )
 
-    def fit(self, X: Table, y: Table) -> Self:
+    def fit(self, X: Table, y: Table) -> "BayesianMLPClassifier":
         """Learn the posterior of the networks given X, (n, features), and labels y, (n,)."""
         X, y = self._validated(X, y, reset=True)
         self.classes_ = _at_least_two(np.unique(y))
-        return self._start(X, y)
+        self._start(X, y)
+        return self
 
-    def partial_fit(self, X: Table, y: Table, classes: Table = None) -> Self:
+    def partial_fit(self, X: Table, y: Table, classes: Table = None) -> "BayesianMLPClassifier":
         """Learn the posterior given all data of this and earlier calls, going on from the one there is.
 
         The first call names all `classes` that will ever come. Every call takes `steps` steps. The standardisation
@@ -373,12 +398,14 @@ class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
                 raise ValueError(
                     f"`classes={classes!r}` is not the same as on last call to partial_fit, was: {self.classes_!r}"
                 )
-            return self._continue(*self._validated(X, y, reset=False))
+            self._continue(*self._validated(X, y, reset=False))
+            return self
         if classes is None:
             raise ValueError("classes must be passed on the first call to partial_fit.")
         X, y = self._validated(X, y, reset=True)
         self.classes_ = _at_least_two(np.unique(classes))
-        return self._start(X, y)
+        self._start(X, y)
+        return self
 
     def predict(self, X: Table) -> np.ndarray:
         """The most probable label of each row."""
@@ -440,14 +467,29 @@ def _in_blocks(
 def _as_method(given: str | Method, dim: int) -> Method:
     """A method from itself or its name, with the generator and scales that networks need."""
     return resolve(
-        given, {name: lambda make=make: make(dim) for name, make in _named().items()}, "method"
+        given,
+        {name: lambda make=make: make(dim) for name, make in named_methods().items()},
+        "method",
     )
 
 
-def _named() -> dict[str, Callable[[int], Method]]:
+def named_methods() -> dict[str, Callable[[int], Method]]:
+    """What makes a method for a target of so many coordinates, by name."""
     makers = {_hyphenated(kind.__name__): _maker(kind) for kind in METHODS}
     short = {"mfvi": "mean-field-vi", "ensemble": "deep-ensemble"}
-    return makers | {"gpvi": network_gpvi} | {a: makers[b] for a, b in short.items() if b in makers}
+    return makers | {"gpvi": _gpvi} | {a: makers[b] for a, b in short.items() if b in makers}
+
+
+def _gpvi(dim: int) -> GPVI:
+    """For the small networks of tabular data: few latent coordinates, and one small σ for each weight to start from.
+
+    With σ(z_head) and 64 latent coordinates training stays in an optimum where noise explains what the network should.
+    """
+    if dim >= LARGE:
+        return large_gpvi(dim)
+    few = generator(dim, latent=min(8, max(1, dim // 2)), scale=0.02)
+    constant = dataclasses.replace(few, scale_form="constant")
+    return GPVI(generator=constant, particles=32, learning_rate=1e-2)
 
 
 def _maker(kind: type) -> Callable[[int], Method]:

@@ -116,6 +116,21 @@ class LogLikelihood(eqx.Module):
             return found
         return jnp.concatenate([found, terms(jax.tree.map(lambda a: a[whole * ROWS :], batch))])
 
+    def local(
+        self,
+        mean: Float[Array, " d"],
+        scale: Float[Array, " d"],
+        batch: tuple[Array, Array],
+        *,
+        key: PRNGKeyArray,
+    ) -> Float[Array, " b"]:
+        """log p(y_i | x_i), an x_i ~ N(mean, scale²) for each datum; the likelihood's coordinates are drawn once."""
+        size, (inputs, y) = self.network.size, batch
+        network_key, extra_key = jax.random.split(key)
+        noise = jax.random.normal(extra_key, mean[size:].shape, mean.dtype)
+        outputs = self.network.apply_local(mean[:size], scale[:size], inputs, key=network_key)
+        return self.likelihood.log_prob(outputs, mean[size:] + scale[size:] * noise, y)
+
 
 class LogPrior(eqx.Module):
     """x ↦ log p(w) + log p(extra coordinates)."""

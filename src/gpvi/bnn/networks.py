@@ -146,6 +146,22 @@ class Network:
         out = self.definition.apply(self.unravel(flat), x)
         return out[:, None] if out.ndim == 1 else out
 
+    def apply_local(
+        self,
+        mean: Float[Array, " d"],
+        scale: Float[Array, " d"],
+        x: Float[Array, "b ..."],
+        *,
+        key: PRNGKeyArray,
+    ) -> Float[Array, "b o"]:
+        """For each datum the outputs of a network of its own, with weights N(mean, scale²)."""
+        if not isinstance(self.definition, MLPDefinition):
+            raise NotAvailableError(
+                "local reparameterisation draws what enters each activation, which is known for the dense layers of "
+                "gpvi.bnn.mlp alone. Use MeanFieldVI(local=False) for other networks."
+            )
+        return self.definition.apply_local(self.unravel(mean), self.unravel(scale), x, key=key)
+
     def outputs(self, x: Float[Array | np.ndarray, "b ..."]) -> int:
         """The number of outputs for inputs of this shape; refuses inputs that do not fit."""
         flat = jax.ShapeDtypeStruct((self.size,), jnp.result_type(float))
@@ -226,6 +242,28 @@ class MLPDefinition(OutputsLast):
         for layer in hidden:
             x = ACTIVATIONS[self.activation](x @ layer["weight"] + layer["bias"])
         return x @ last["weight"] + last["bias"]
+
+    def apply_local(
+        self,
+        mean: dict[str, list[dict[str, Array]]],
+        scale: dict[str, list[dict[str, Array]]],
+        x: Array,
+        *,
+        key: PRNGKeyArray,
+    ) -> Array:
+        """For each datum the outputs of a network of its own, weights ~ N(mean, scale²) (Kingma et al. 2015).
+
+        What enters an activation is then N(x @ μ + μ_b, x² @ σ² + σ_b²), and is drawn in place of the weights.
+        """
+        layers = list(zip(mean["layers"], scale["layers"], strict=True))
+        for index, (m, s) in enumerate(layers):
+            centre = x @ m["weight"] + m["bias"]
+            variance = x**2 @ s["weight"] ** 2 + s["bias"] ** 2
+            noise = jax.random.normal(jax.random.fold_in(key, index), centre.shape, centre.dtype)
+            x = centre + jnp.sqrt(variance) * noise
+            if index < len(layers) - 1:
+                x = ACTIVATIONS[self.activation](x)
+        return x
 
 
 @dataclasses.dataclass(frozen=True)

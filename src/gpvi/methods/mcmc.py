@@ -52,7 +52,7 @@ class Tuning(NamedTuple):
 class Progress(NamedTuple):
     """The number of transitions so far, and all that the next one needs."""
 
-    count: Int[Array, ""]
+    done: Int[Array, ""]
     walkers: Walkers
     tuning: Tuning
 
@@ -86,11 +86,11 @@ class MarkovChains:
         require_count("draws", self.draws, "1000 draws of each chain are usual.")
         require_count("thin", self.thin, "1 keeps every draw.")
         require_choice(self.mass, ("diagonal", "dense"), "mass")
-        adapted = self.step_size is None
-        require_positive("step_size", 1.0 if adapted else self.step_size, "None adapts it.")
+        if self.step_size is not None:
+            require_positive("step_size", self.step_size, "None adapts it.")
         if isinstance(self.warmup, bool) or not isinstance(self.warmup, int) or self.warmup < 0:
             raise InputError(f"warmup is {self.warmup!r}; it must be a whole number ≥ 0.")
-        if adapted and self.warmup < 20:
+        if self.step_size is None and self.warmup < 20:
             raise InputError(
                 f"warmup is {self.warmup}; adapting the step size takes 20 transitions or more. "
                 "Try 1000, or give step_size=."
@@ -152,18 +152,18 @@ class MarkovChains:
         key: PRNGKeyArray,
     ) -> tuple[State, Info]:
         """One transition of every chain; then tune, or write."""
-        learner, (count, walkers, tuning) = state
+        learner, (done, walkers, tuning) = state
         step_key, key = jax.random.split(key)
         step_size = self.jittered(learner.damping * tuning.step_size, key=step_key)
         moved = self._transition(target, walkers, step_size, tuning.inverse_mass, key)
-        after = count - self.warmup
+        after = done - self.warmup
         table = learner.model.write(
             jnp.maximum(after, 0) // self.thin,
             moved.walkers.position,
             moved.divergent,
             when=(after >= 0) & (after % self.thin == self.thin - 1),
         )
-        tuning = self._tuned(tuning, count, moved.walkers.position, moved.acceptance.mean())
+        tuning = self._tuned(tuning, done, moved.walkers.position, moved.acceptance.mean())
         dtype = target.dtype
         info = {
             "log_density": moved.walkers.log_density.mean(),
@@ -172,7 +172,7 @@ class MarkovChains:
             "step_size": step_size,
             "leapfrogs": moved.leapfrogs.mean(dtype=dtype),
         }
-        progress = Progress((count + 1) % self.transitions, moved.walkers, tuning)
+        progress = Progress((done + 1) % self.transitions, moved.walkers, tuning)
         return State(learner._replace(model=table), progress), info
 
     def _transition(
@@ -188,9 +188,8 @@ class MarkovChains:
         kernel = self.kernel()
 
         def move(key: PRNGKeyArray, walker: Walkers) -> _Transition:
-            state, info = kernel(
-                key, HMCState(*walker), target.log_density, step_size, inverse_mass
-            )
+            before = HMCState(*walker)  # pyright: ignore[reportArgumentType]
+            state, info = kernel(key, before, target.log_density, step_size, inverse_mass)
             rate = jnp.nan_to_num(info.acceptance_rate)
             return _Transition(
                 Walkers(*state), rate, info.is_divergent, jnp.asarray(info.num_integration_steps)
@@ -210,7 +209,7 @@ class MarkovChains:
     def _tuned(
         self,
         tuning: Tuning,
-        count: Int[Array, ""],
+        done: Int[Array, ""],
         position: Float[Array, "c d"],
         acceptance: Scalar,
     ) -> Tuning:
@@ -218,7 +217,7 @@ class MarkovChains:
         if self.step_size is not None:
             return tuning
         (restart, average, averaged), (_, add, finish) = self._adaptations()
-        slow, ends = self._schedule()[jnp.minimum(count, self.warmup - 1)]
+        slow, ends = self._schedule()[jnp.minimum(done, self.warmup - 1)]
 
         def adapted() -> Tuning:
             averaging = average(tuning.averaging, acceptance)
@@ -226,12 +225,12 @@ class MarkovChains:
             moments = _chosen(slow, moments, tuning.moments)
             moments = _chosen(ends, finish(moments), moments)
             averaging = _chosen(ends, restart(averaged(averaging)), averaging)
-            last = count == self.warmup - 1
+            last = done == self.warmup - 1
             step_size = jnp.where(last, averaged(averaging), jnp.exp(averaging.log_step_size))
             found = Tuning(step_size, moments.inverse_mass_matrix, averaging, moments)
             return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), found, tuning)
 
-        return jax.lax.cond(count < self.warmup, adapted, lambda: tuning)
+        return jax.lax.cond(done < self.warmup, adapted, lambda: tuning)
 
     def _schedule(self) -> Bool[Array, "w 2"]:
         """For each transition whether it is in a slow window, and whether it ends one; none in a short warm-up."""

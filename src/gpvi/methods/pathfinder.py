@@ -1,11 +1,11 @@
 r"""Pathfinder (Zhang, Carpenter, Gelman & Vehtari 2022) by BlackJAX: Gaussians along the path of an optimiser.
 
-L-BFGS climbs log p and keeps an estimate Σ = diag α + β γ βᵀ of the inverse Hessian at each of its iterates x; the Newton
-step from there, m = x + Σ ∇log p(x), gives N(m, Σ). Each path offers its Gaussian with the best ELBO; since the largest of many
-estimates is too large, it is estimated anew, from the same noise for all paths, and the best of these is kept.
+L-BFGS climbs log p and keeps an estimate Σ = diag α + β γ βᵀ of the inverse Hessian at each of its iterates x; the
+Newton step from there, m = x + Σ ∇log p(x), gives N(m, Σ). Each path offers its Gaussian with the best ELBO; since the
+largest of many estimates is too large, it is estimated anew, from the same noise for all paths, and the best is kept.
 """
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -102,7 +102,7 @@ class Pathfinder:
         learner, best = state
         start_key, key = jax.random.split(key)
         start = target.starting_points(1, key=start_key)[0]
-        found, _ = approximate(
+        found: Any = approximate(
             key,
             target.log_density,
             start,
@@ -110,7 +110,7 @@ class Pathfinder:
             maxiter=self.iterations,
             maxcor=self.memory,
             ftol=1e-12,
-        )
+        )[0]
         covariance = jnp.diag(found.alpha) + found.beta @ found.gamma @ found.beta.T
         location = found.position + covariance @ found.grad_position
         generator = _with_gaussian(learner.model, location, jnp.linalg.cholesky(covariance))

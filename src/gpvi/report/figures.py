@@ -158,6 +158,46 @@ def curves_chart(
         return _svg(figure)
 
 
+def scaling_chart(
+    groups: Mapping[str, Mapping[str, tuple[Sequence[int], np.ndarray]]],
+    theory: Mapping[str, tuple[Sequence[int], Sequence[float]]],
+    labels: tuple[str, str],
+) -> bytes:
+    """Values against a size, both logarithmic, as a PNG on white: a marker to a group, a colour to a line of it.
+
+    Each line is (sizes, values of shape (seeds, sizes)), its seeds' mean with their range as a bar; what theory says of
+    the line of the same name is dashed.
+    """
+    with _figure(5.6, 3.6) as (figure, axes):
+        for marker, (group, lines) in zip("osD^v", groups.items(), strict=False):
+            for colour, (name, (sizes, values)) in zip(CYCLE, lines.items(), strict=False):
+                mean = values.mean(0)
+                axes.errorbar(
+                    sizes,
+                    mean,
+                    yerr=np.abs(np.stack([values.min(0), values.max(0)]) - mean),
+                    fmt=marker,
+                    color=colour,
+                    markersize=4.5,
+                    linewidth=0.9,
+                    label=f"{group}, {name}",
+                )
+                if marker == "o" and name in theory:
+                    axes.plot(*theory[name], color=colour, linestyle=(0, (4, 2)), linewidth=1.1)
+        axes.set(xscale="log", yscale="log", xlabel=labels[0], ylabel=labels[1])
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.grid(axis="y", alpha=0.15, linewidth=0.6)
+        axes.legend(fontsize=7.5, ncols=max(1, len(groups)), loc="lower left")
+        figure.tight_layout()
+        figure.patch.set_facecolor("white")
+        buffer = io.BytesIO()
+        figure.savefig(
+            buffer, format="png", dpi=160, transparent=False, metadata={"Software": None}
+        )
+        return buffer.getvalue()
+
+
 def _draw_mark(axes: "Axes", mark: Mark, height: int, rng: np.random.Generator) -> None:
     if mark.preset == "published":
         (value,) = mark.values

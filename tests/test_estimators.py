@@ -1,0 +1,390 @@
+"""The scikit-learn estimators: what they predict, what they refuse, and scikit-learn's own checks."""
+
+import inspect
+import logging
+import pickle
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import PolynomialFeatures
+from sklearn.utils.estimator_checks import check_estimator
+from sklearn.utils.validation import has_fit_parameter
+
+import gpvi
+from gpvi import bnn
+from gpvi.affine import Affine
+from gpvi.bnn import estimators
+from gpvi.carriers import Particles
+from gpvi.errors import InputError, UnknownOptionError
+from gpvi.posterior import Posterior, Training
+
+KEY = jax.random.key(0)
+FEW = gpvi.SVGD(particles=8)
+"""A method that compiles quickly, for what does not depend on the method."""
+
+
+def line(n=40, seed=0):
+    """y = 30 + 20 x₀ + noise of sd 4, far from standardised."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 2)) * (1.0, 50.0) + (0.0, 1_000.0)
+    return X, 30 + 20 * X[:, 0] + 4 * rng.normal(size=n)
+
+
+def blobs(n=60, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 3, n)
+    centres = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
+    return centres[labels] + rng.normal(size=(n, 2)), np.array(["ash", "elm", "fir"])[labels]
+
+
+def pickled(model):
+    return pickle.loads(pickle.dumps(model))  # noqa: S301 - of our own making
+
+
+def quick(kind, **options):
+    return kind(
+        **{"hidden_layer_sizes": 4, "method": FEW, "steps": 100, "random_state": 0} | options
+    )
+
+
+@pytest.fixture(scope="module")
+def regressor():
+    """Bayesian linear regression by GPVI."""
+    return bnn.BayesianMLPRegressor((), prior="normal", steps=2_000, random_state=0).fit(*line())
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return quick(bnn.BayesianMLPClassifier).fit(*blobs())
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+    """Put networks as they are initialised in place of training; gives the list of what was to be trained."""
+    asked = []
+
+    def begin(target, method, **options):
+        asked.append({"target": target, "method": method, **options})
+        points = target.starting_points(3, key=options["key"])
+        affine = Affine.identity(target.dim, target.dtype)
+        return Posterior(
+            method, Particles(points), affine, target.names, Training(0, 0, 0.0, {}), target
+        )
+
+    monkeypatch.setattr(estimators, "fit", begin)
+    return asked
+
+
+# Regression
+
+
+def test_the_posterior_of_a_line_is_the_known_one(regressor):
+    """Without hidden layers the model is conjugate given the noise: predictions in closed form, in the units of y."""
+    X, y = line()
+    Z = (X - X.mean(0)) / X.std(0)
+    v = (y - y.mean()) / y.std()
+    noise = float(np.exp(np.median(regressor.posterior_.sample(2_000, key=KEY)[:, -1])))
+    A = np.c_[Z, np.ones(len(Z))]
+    covariance = np.linalg.inv(A.T @ A / noise**2 + np.eye(3))
+    mean = covariance @ A.T @ v / noise**2
+    new = np.array([[0.5, 1_020.0], [3.0, 900.0]])
+    a = np.c_[(new - X.mean(0)) / X.std(0), np.ones(2)]
+    sd = np.sqrt(np.einsum("ij,jk,ik->i", a, covariance, a) + noise**2) * y.std()
+    found, found_sd = regressor.predict(new, return_std=True)
+    np.testing.assert_allclose(found, a @ mean * y.std() + y.mean(), atol=0.5)
+    np.testing.assert_allclose(found_sd, sd, rtol=0.1)
+    assert found_sd.min() > 3.0, "the noise of y, 4, belongs to the standard deviation"
+
+
+def test_quantiles_samples_and_densities_are_of_one_distribution(regressor):
+    X, y = line()
+    mean, sd = regressor.predict(X[:3], return_std=True)
+    quantiles = regressor.predict_quantiles(X[:3], (0.1, 0.5, 0.9))
+    assert quantiles.shape == (3, 3) and (np.diff(quantiles) > 0).all()
+    np.testing.assert_allclose(quantiles[:, 1], mean, atol=0.1 * sd.max())
+    draws = regressor.sample_y(X[:3], 4_000, random_state=1)
+    assert draws.shape == (3, 4_000)
+    np.testing.assert_allclose(draws.mean(1), mean, atol=5 * sd.max() / 4_000**0.5)
+    np.testing.assert_allclose((draws < quantiles[:, :1]).mean(1), 0.1, atol=0.03)
+    near_normal = stats.norm.logpdf(y[:3], mean, sd)
+    np.testing.assert_allclose(regressor.log_prob(X[:3], y[:3]), near_normal, atol=0.1)
+
+
+def test_a_sample_is_one_network(regressor):
+    """Noise aside, the values of one sample lie on one line; sampled row by row they would not."""
+    X = np.c_[np.linspace(-3, 3, 300), np.full(300, 1_000.0)]
+    residual = regressor.sample_y(X, 200, random_state=0) - regressor.predict(X)[:, None]
+    ends = residual[:100].mean(0), residual[-100:].mean(0)
+    assert np.corrcoef(ends)[0, 1] < -0.3, "a line that is low on the left is high on the right"
+    adjacent = np.corrcoef(residual[0], residual[256])[0, 1]
+    assert adjacent < 0.5, "noise is drawn anew in each block of rows"
+
+
+def test_several_outputs_keep_their_axis(untrained):
+    X, y = line()
+    both = quick(bnn.BayesianMLPRegressor).fit(X, np.c_[y, -0.01 * y])
+    mean, sd = both.predict(X, return_std=True)
+    assert mean.shape == sd.shape == (40, 2)
+    assert both.predict_quantiles(X, (0.5,)).shape == (40, 2, 1)
+    draws = both.sample_y(X, 500)
+    assert draws.shape == (40, 2, 500), "more samples than the three particles"
+    np.testing.assert_allclose(draws.std(2).mean(0), sd.mean(0), rtol=0.1)
+    np.testing.assert_allclose(untrained[0]["target"].data[1].std(0), 1, rtol=1e-5)
+    column = quick(bnn.BayesianMLPRegressor).fit(X, y[:, None])
+    assert column.predict(X).shape == (40, 1)
+
+
+def test_a_fixed_noise_is_in_the_units_of_y(untrained):
+    X, y = line()
+    found = quick(bnn.BayesianMLPRegressor, noise=7.0).fit(X, y)
+    aleatoric = found.predictive_.predict(found.x_scaler_.transform(X), key=KEY).aleatoric
+    np.testing.assert_allclose(np.sqrt(aleatoric) * y.std(), 7.0, rtol=1e-5)
+    with pytest.raises(InputError, match="2 outputs"):
+        quick(bnn.BayesianMLPRegressor, noise=7.0).fit(X, np.c_[y, y])
+
+
+def test_heteroscedastic_networks_have_two_outputs_for_each_column(untrained):
+    X, y = line()
+    found = quick(bnn.BayesianMLPRegressor, noise="heteroscedastic").fit(X, y)
+    _, sd = found.predict(X, return_std=True)
+    assert sd.shape == (40,) and sd.std() > 0
+
+
+# Classification
+
+
+def test_probabilities_are_those_of_the_labels(classifier):
+    X, y = blobs()
+    assert list(classifier.classes_) == ["ash", "elm", "fir"]
+    probabilities = classifier.predict_proba(X)
+    np.testing.assert_allclose(probabilities.sum(1), 1)
+    assert classifier.score(X, y) > 0.9
+    chosen = probabilities[np.arange(len(y)), np.searchsorted(classifier.classes_, y)]
+    np.testing.assert_allclose(classifier.log_prob(X, y), np.log(chosen))
+    np.testing.assert_allclose(np.exp(classifier.predict_log_proba(X)), probabilities)
+
+
+def test_sampled_labels_follow_the_probabilities(classifier):
+    between = np.array([[2.0, 0.3]])
+    labels = classifier.sample_y(between, 800)
+    assert labels.shape == (1, 800)
+    share = (labels[0][:, None] == classifier.classes_).mean(0)
+    np.testing.assert_allclose(share, classifier.predict_proba(between)[0], atol=0.08)
+
+
+# Training in parts
+
+
+def test_partial_fit_goes_on_with_all_data_in_the_first_units(untrained):
+    X, y = line()
+    parts = quick(bnn.BayesianMLPRegressor).partial_fit(X[:25], y[:25])
+    first = parts.posterior_
+    parts.partial_fit(X[25:], y[25:])
+    assert untrained[1]["init"] is first
+    inputs, outputs = untrained[1]["target"].data
+    np.testing.assert_allclose(inputs, (X - X[:25].mean(0)) / X[:25].std(0), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(outputs[:, 0], (y - y[:25].mean()) / y[:25].std(), rtol=1e-4)
+    assert (untrained[0]["key"] != untrained[1]["key"]).all()
+    quick(bnn.BayesianMLPRegressor).fit(X, y).partial_fit(X, y)
+    assert untrained[-1]["target"].size == 80, "data of `fit` count, too"
+
+
+def test_partial_fit_of_a_classifier_knows_all_classes_beforehand(untrained):
+    X, y = blobs()
+    first = y == "ash"
+    with pytest.raises(ValueError, match="classes must be passed on the first call"):
+        quick(bnn.BayesianMLPClassifier).partial_fit(X, y)
+    parts = quick(bnn.BayesianMLPClassifier)
+    parts.partial_fit(X[first], y[first], classes=["fir", "elm", "ash"])
+    with pytest.raises(ValueError, match="not the same as on last call"):
+        parts.partial_fit(X, y, classes=["ash", "elm"])
+    with pytest.raises(ValueError, match="labels"):
+        parts.partial_fit(X, np.where(first, "oak", y))
+    parts.partial_fit(X[~first], y[~first])
+    labels = parts.classes_[np.asarray(untrained[-1]["target"].data[1])]
+    assert list(labels) == [*y[first], *y[~first]]
+
+
+# With scikit-learn
+
+
+def test_the_same_random_state_gives_the_same_model_and_another_one_does_not(classifier):
+    X, y = blobs()
+    again = quick(bnn.BayesianMLPClassifier).fit(X, y)
+    np.testing.assert_array_equal(again.predict_proba(X), classifier.predict_proba(X))
+    other = quick(bnn.BayesianMLPClassifier, random_state=1).fit(X, y)
+    assert np.abs(other.predict_proba(X) - classifier.predict_proba(X)).max() > 1e-4
+
+
+def test_a_prediction_does_not_depend_on_its_neighbours(regressor, classifier):
+    X = np.repeat(line()[0], 8, axis=0)
+    assert len(X) > estimators.ROWS
+    np.testing.assert_array_equal(regressor.predict(X)[::8], regressor.predict(line()[0]))
+    (one,) = regressor.predict(X[:1])
+    np.testing.assert_array_equal(one, regressor.predict(X)[0])
+
+
+def test_a_pickled_model_predicts(classifier, regressor):
+    for model, rows in ((classifier, blobs()[0]), (regressor, line()[0])):
+        copy = pickled(model)
+        np.testing.assert_array_equal(copy.predict(rows), model.predict(rows))
+        assert copy.posterior_.target is None
+        assert model.posterior_.target is not None
+
+
+def test_a_pickled_model_goes_on(untrained):
+    X, y = line()
+    copy = pickled(quick(bnn.BayesianMLPRegressor).fit(X, y))
+    copy.partial_fit(X, y)
+    assert untrained[-1]["init"].method == FEW
+    assert untrained[-1]["target"].size == 80
+
+
+def test_a_second_fit_of_the_same_shapes_compiles_nothing(classifier, caplog):
+    """Grid search and cross-validation fit the same shapes again and again."""
+    X, y = blobs()
+    classifier.predict(X)
+    other = quick(bnn.BayesianMLPClassifier, random_state=5)
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        other.fit(3 * X + 1, y[::-1]).predict(X)
+        assert "ompil" not in caplog.text
+        jax.jit(lambda x: x + 1)(1.0)
+        assert "ompil" in caplog.text, "what is looked for is what JAX says"
+
+
+def test_what_is_trained_follows_the_options(untrained):
+    X, y = line(300)
+    asked = quick(bnn.BayesianMLPRegressor, verbose=1).fit(X, y) and untrained[-1]
+    assert asked["steps"] == 100 and asked["batch_size"] == 128 and asked["progress"] is True
+    quick(bnn.BayesianMLPRegressor, batch_size=None).fit(X, y)
+    assert untrained[-1]["batch_size"] is None and untrained[-1]["progress"] is False
+    quick(bnn.BayesianMLPRegressor, batch_size=1_000).fit(X, y)
+    assert untrained[-1]["batch_size"] == 300
+    bnn.BayesianMLPRegressor(method="nuts", temperature=0.5).fit(X, y)
+    assert untrained[-1]["batch_size"] is None, "transitions need all the data"
+    assert untrained[-1]["steps"] == gpvi.NUTS().default_steps(1)
+    assert untrained[-1]["target"].temperature == 0.5
+    bnn.BayesianMLPRegressor().fit(X, y)
+    assert isinstance(untrained[-1]["method"], gpvi.GPVI)
+    bnn.BayesianMLPRegressor(method="amortized-svgd").fit(X, y)
+    assert untrained[-1]["method"].generator.scale < 0.1, "networks start narrow"
+    assert {"svgd", "mfvi", "ensemble", "nuts", "hmc"} <= estimators.named_methods().keys()
+
+
+def test_sample_weights_are_refused_as_scikit_learn_does():
+    for kind in (bnn.BayesianMLPRegressor, bnn.BayesianMLPClassifier):
+        assert not has_fit_parameter(kind(), "sample_weight")
+        with pytest.raises(TypeError, match="sample_weight"):
+            kind().fit([[0.0], [1.0]], [0, 1], sample_weight=[1, 2])  # pyright: ignore[reportCallIssue]
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "told"),
+    [
+        ([[np.nan], [1.0]], [0, 1], "contains NaN"),
+        ([[0.0], [1.0]], [0, np.nan], "contains NaN"),
+        ([[0.0], [1.0]], [0, 1, 1], "inconsistent numbers of samples"),
+        (np.empty((0, 2)), np.empty(0), r"0 sample\(s\)"),
+        ([0.0, 1.0], [0, 1], "Expected 2D array"),
+    ],
+)
+@pytest.mark.parametrize("name", ["BayesianMLPRegressor", "BayesianMLPClassifier"])
+def test_bad_data_get_the_usual_errors(name, X, y, told):
+    with pytest.raises(ValueError, match=told):
+        getattr(bnn, name)().fit(X, y)
+
+
+def test_what_was_not_learned_is_refused(regressor):
+    with pytest.raises(ValueError, match="only one class"):
+        bnn.BayesianMLPClassifier().fit([[0.0], [1.0]], [1, 1])
+    with pytest.raises(ValueError, match="Unknown label type"):
+        bnn.BayesianMLPClassifier().fit([[0.0], [1.0]], [0.3, 1.7])
+    with pytest.raises(NotFittedError):
+        bnn.BayesianMLPRegressor().predict([[0.0]])
+    with pytest.raises(
+        ValueError, match="X has 1 features, but BayesianMLPRegressor is expecting 2"
+    ):
+        regressor.predict([[0.0]])
+    with pytest.raises(ValueError, match="y has 2 outputs"):
+        regressor.partial_fit([[0.0, 1.0]], [[1.0, 2.0]])
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"method": "svdg"}, "Did you mean 'svgd'"),
+        ({"prior": "gaussian"}, "unknown prior"),
+        ({"activation": "rulu"}, "Did you mean 'relu'"),
+        ({"hidden_layer_sizes": (0,)}, "hidden layer"),
+        ({"noise": "loud"}, "unknown noise"),
+        ({"steps": 0}, "steps is 0"),
+        ({"method": gpvi.NUTS(), "batch_size": 10}, "batch_size is 10"),
+    ],
+)
+def test_bad_options_are_refused_with_the_remedy(options, told):
+    with pytest.raises((InputError, UnknownOptionError, gpvi.errors.NotAvailableError), match=told):
+        bnn.BayesianMLPRegressor(**options).fit(*line())
+
+
+@pytest.mark.parametrize("kind", [bnn.BayesianMLPRegressor, bnn.BayesianMLPClassifier])
+def test_every_option_is_documented(kind):
+    told = inspect.getdoc(kind) or ""
+    assert all(name in told for name in inspect.signature(kind).parameters)
+
+
+# Every method
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(estimators.named_methods()))
+def test_every_method_learns_a_line_by_name(name):
+    X, y = line()
+    model = bnn.BayesianMLPRegressor(8, method=name, random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.9
+    mean, sd = model.predict(X, return_std=True)
+    assert 2 < np.median(sd) < 12
+    copy = pickled(model)
+    np.testing.assert_array_equal(copy.predict(X), mean)
+
+
+@pytest.mark.slow
+def test_in_a_pipeline_and_a_grid_search():
+    X, y = line()
+    model = make_pipeline(PolynomialFeatures(2), quick(bnn.BayesianMLPRegressor))
+    grid = {"bayesianmlpregressor__prior": ["normal", bnn.FanIn(2.0)]}
+    search = GridSearchCV(model, grid, cv=2, n_jobs=2).fit(X, y)
+    assert search.best_score_ > 0.7
+    assert not np.isnan(search.cv_results_["mean_test_score"]).any()
+
+
+@pytest.mark.slow
+def test_heteroscedastic_noise_grows_where_the_data_do():
+    rng = np.random.default_rng(2)
+    X = rng.uniform(-1, 1, (200, 1))
+    y = rng.normal(size=200) * np.exp(X[:, 0])
+    options = {"noise": "heteroscedastic", "steps": 400, "hidden_layer_sizes": 8}
+    model = quick(bnn.BayesianMLPRegressor, **options).fit(X, y)
+    _, sd = model.predict([[-1], [1]], return_std=True)
+    assert sd[1] > 2 * sd[0]
+
+
+@pytest.mark.slow
+def test_partial_fit_learns_from_both_halves():
+    """The second half alone says that y falls; with the first in mind, it rises."""
+    X = np.linspace(-1, 1, 40)[:, None]
+    y = np.where(X[:, 0] < 0, 4 * X[:, 0], 0.2 * -X[:, 0])
+    parts = quick(bnn.BayesianMLPRegressor, hidden_layer_sizes=8)
+    parts.partial_fit(X[:20], y[:20]).partial_fit(X[20:], y[20:])
+    assert parts.posterior_.training.start == "continued from a posterior"
+    assert parts.predict([[-0.9]]) < -2 < parts.predict([[0.9]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [bnn.BayesianMLPRegressor, bnn.BayesianMLPClassifier])
+def test_scikit_learns_own_checks_pass(kind):
+    check_estimator(kind(16, steps=300))

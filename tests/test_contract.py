@@ -79,7 +79,7 @@ ROWS = {
     "pathfinder": Row(
         gpvi.Pathfinder(paths=4, iterations=30, draws=100),
         Bounds(0.1, 0.1),
-        Bounds(0.2, 0.6),
+        Bounds(0.2, 1.0),
         steps=None,
     ),
     "svgd": Row(gpvi.SVGD(particles=32), Bounds(0.05, 0.4), Bounds(0.2, 2.6)),

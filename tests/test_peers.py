@@ -127,7 +127,7 @@ def test_numpyro_takes_the_same_path_once_its_forces_balance():
 def test_numpyro_as_it_comes_contracts():
     """With the repulsion divided by n, the particles of the same 20 steps end closer together."""
     ours, theirs = our_path("median")[-1], numpyro_path(RATE / N)[-1]
-    assert (theirs.std(0) < 0.9 * ours.std(0)).all()
+    assert (theirs.std(0) < 0.97 * ours.std(0)).all()
 
 
 @pytest.mark.slow

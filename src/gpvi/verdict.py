@@ -119,7 +119,7 @@ def of_chains(rhat: float, ess: float, divergences: int) -> Verdict:
         return Verdict(
             "do not trust",
             f"{divergences} transitions diverged: a part of the posterior is out of the integrator's reach",
-            "Reparameterise (non-centred hierarchies), or raise target_acceptance.",
+            "Reparameterise (non-centred hierarchies), or raise acceptance=.",
         )
     if rhat > TRUSTED_RHAT or ess < TRUSTED_ESS:
         return Verdict(

@@ -25,7 +25,7 @@ from gpvi.bnn.likelihoods import Categorical, Gaussian, Heteroscedastic, Likelih
 from gpvi.bnn.model import target
 from gpvi.bnn.networks import mlp
 from gpvi.bnn.predictive import Predictive
-from gpvi.bnn.priors import Prior
+from gpvi.bnn.priors import FanIn, Prior
 from gpvi.carriers import Particles
 from gpvi.errors import InputError
 from gpvi.fit import fit
@@ -41,6 +41,8 @@ ROWS = 256
 a row's prediction does not depend on its neighbours."""
 BATCH = 128
 """batch_size="auto"."""
+PRIOR = FanIn(gain=2.0, bias=2.0)
+"""prior="auto": wide enough for functions of one input that bend several times over the data."""
 
 
 class Standardisation(NamedTuple):
@@ -120,7 +122,8 @@ class _BayesianMLP(BaseEstimator):
     def _learn(self, X: np.ndarray, y: np.ndarray, start: Literal["auto"] | Posterior) -> None:
         likelihood, outputs = self._likelihood(y)
         network = mlp((X.shape[1], *self._hidden_sizes(), outputs), self.activation)
-        posterior = target(network, likelihood, self.prior, X, y, temperature=self.temperature)
+        prior = PRIOR if isinstance(self.prior, str) and self.prior == "auto" else self.prior
+        posterior = target(network, likelihood, prior, X, y, temperature=self.temperature)
         method = _as_method(self.method, posterior.dim)
         self.posterior_ = fit(
             posterior,
@@ -188,7 +191,8 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
     activation: "relu", "tanh", "silu", …
     method: "gpvi", or any method of this library: a name such as "svgd", "mfvi", "ensemble" or "nuts", or an object
         with its options, such as `gpvi.SVGD(particles=50)`.
-    prior: of the weights, on standardised data: "fan-in", "normal", "mixture" or an object of `gpvi.bnn`.
+    prior: of the weights, on standardised data: "auto" (weights N(0, 4/fan_in), biases N(0, 4)), "fan-in", "normal",
+        "mixture" or an object of `gpvi.bnn`.
     noise: the standard deviation of y around the network: "learned" together with the weights, a number in the units of
         y, "heteroscedastic" (a second output of the network), or a prior of `gpvi.bnn` for standardised y.
     temperature: 1 is the posterior, less a colder one.
@@ -215,7 +219,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
         *,
         activation: str = "relu",
         method: str | Method = "gpvi",
-        prior: str | Prior = "fan-in",
+        prior: str | Prior = "auto",
         noise: Any = "learned",
         temperature: float = 1.0,
         steps: int | None = None,
@@ -359,7 +363,7 @@ class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
         *,
         activation: str = "relu",
         method: str | Method = "gpvi",
-        prior: str | Prior = "fan-in",
+        prior: str | Prior = "auto",
         temperature: float = 1.0,
         steps: int | None = None,
         batch_size: int | Literal["auto"] | None = "auto",

@@ -3,8 +3,11 @@ r"""Generators for networks: g_θ with as many outputs as a network has weights.
 The posterior of a network is narrow in some weights and as wide as the prior in others, and its training starts at the
 network's own initialisation: `gpvi.fit` puts the generator's origin at a draw of it. So σ is learned for each weight
 from a small start, in the head as in the tail, and depends on z_head where that is affordable: on a 4-class problem it
-is worth 4 nats of ELBO. The last layer of g holds nearly all parameters, d × width; from LARGE weights on it is two
-factors, W = U V of rank r, and d·r parameters are left. Nothing here needs more than vector-Jacobian products of g.
+is worth 4 nats of ELBO to the pathwise gradient. (The functional one, whose kernel sees z_head alone, trains σ(z_head)
+badly, and does better with fewer latent coordinates: `method` gives it 16 and a constant σ.)
+
+The last layer of g holds nearly all parameters, d × width; from LARGE weights on it is two factors, W = U V of rank r,
+and d·r parameters are left. Nothing here needs more than vector-Jacobian products of g.
 """
 
 from typing import Literal
@@ -25,6 +28,7 @@ def generator(
     hidden: tuple[int, ...] | None = None,
     rank: int | None = None,
     scale: float | None = None,
+    scale_form: Literal["constant", "conditional"] | None = None,
 ) -> Triangular:
     """A generator for a network of `dim` weights (and coordinates of the likelihood).
 
@@ -35,6 +39,7 @@ def generator(
     hidden: of g.
     rank: of g's last layer; full below 20,000 weights, 16 or less above.
     scale: σ at the start; 0.05, and 0.01 for large networks, whose layers sum more terms.
+    scale_form: "conditional", σ(z_head), below 20,000 weights, and "constant" above.
     """
     require_count("dim", dim, "Give the number of coordinates of the target.")
     require_choice(head, ("affine", "spline"), "head")
@@ -45,7 +50,7 @@ def generator(
         head=AffineFlow(scale) if head == "affine" else SplineFlow(layers=4, scale=scale),
         hidden=((128, 128) if large else (64, 64)) if hidden is None else hidden,
         scale=scale,
-        scale_form="constant" if large else "conditional",
+        scale_form=scale_form or ("constant" if large else "conditional"),
         rank=(16 if dim < 10**6 else 8) if rank is None and large else rank,
     )
 
@@ -64,8 +69,14 @@ def method(
     """
     require_count("dim", dim, "Give the number of coordinates of the target.")
     large = dim >= LARGE
+    functional = gradient == "functional"
     return GPVI(
-        generator=generator(dim, head=head),
+        generator=generator(
+            dim,
+            latent=min(16, max(1, dim // 2)) if functional else None,
+            head=head,
+            scale_form="constant" if functional else None,
+        ),
         gradient=gradient,
         particles=max(4, min(100, 2 * 10**6 // dim)) if particles is None else particles,
         learning_rate=(1e-3 if large else 5e-3) if learning_rate is None else learning_rate,

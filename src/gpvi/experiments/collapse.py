@@ -31,7 +31,7 @@ DIMENSIONS = (2, 5, 10, 20, 50, 100, 200)
 PARTICLES = (50, 200, 1_000)
 FEW = {"demo": ((2, 10, 50), (50, 200)), "smoke": ((2, 10), (50,))}
 """The dimensions and numbers of particles of the short presets."""
-STEPS = {"paper": 1_000, "best": 1_000, "demo": 500, "smoke": 20}
+STEPS = {"paper": 600, "best": 600, "demo": 300, "smoke": 20}
 CENTRE, SD = 1.0, 0.5
 FRESH = 2_000
 """Draws of a generator for its variance."""
@@ -53,12 +53,12 @@ def recipe(label: str, preset: str, particles: int) -> Recipe:
     if label == "SVGD":
         return Recipe(SVGD(particles=particles), steps, start=None)
     method = GPVI(
-        generator=generators.Linear(), gradient="l2", particles=particles, learning_rate=0.02
+        generator=generators.FullRank(), gradient="l2", particles=particles, learning_rate=0.02
     )
     return Recipe(method, max(1, steps * 2 // 5), start=None)
 
 
-LABELS = ("SVGD", "GPVI (linear generator)")
+LABELS = ("SVGD", "GPVI (full-rank generator)")
 
 
 class VarianceCollapse:

@@ -309,8 +309,10 @@ def test_what_was_not_learned_is_refused(regressor):
         bnn.BayesianMLPClassifier().fit([[0.0], [1.0]], [1, 1])
     with pytest.raises(ValueError, match="Unknown label type"):
         bnn.BayesianMLPClassifier().fit([[0.0], [1.0]], [0.3, 1.7])
-    with pytest.raises(NotFittedError):
-        bnn.BayesianMLPRegressor().predict([[0.0]])
+    for kind in (bnn.BayesianMLPRegressor, bnn.BayesianMLPClassifier):
+        for method in (kind.predict, kind.sample_y):
+            with pytest.raises(NotFittedError):
+                method(kind(), [[0.0]])
     with pytest.raises(
         ValueError, match="X has 1 features, but BayesianMLPRegressor is expecting 2"
     ):

@@ -84,7 +84,12 @@ def test_full_rank_finds_mean_and_covariance(gradient):
 
 
 @pytest.mark.parametrize(
-    ("kind", "share"), [("spline", 0.9), ("autoregressive", 0.9), ("planar", 0.7)]
+    ("kind", "share"),
+    [
+        pytest.param("spline", 0.9, marks=pytest.mark.slow),  # has its row in test_contract
+        pytest.param("autoregressive", 0.9, marks=pytest.mark.slow),
+        ("planar", 0.7),
+    ],
 )
 def test_flows_find_mean_and_covariance(kind, share):
     method = gpvi.NormalizingFlow(SMALL[kind], particles=128, learning_rate=0.02)

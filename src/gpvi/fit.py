@@ -71,7 +71,7 @@ def fit(
     callbacks: Sequence[Callback] = (),
     init: Literal["auto", "pathfinder", "laplace"]
     | Posterior
-    | Float[Array, "n d"]
+    | Float[Array | np.ndarray, "n d"]
     | None = "auto",
 ) -> Posterior:
     """Train `method` on `target`.

@@ -14,7 +14,7 @@ from gpvi.diagnostics import Importance
 from gpvi.generators import AbstractGenerator
 from gpvi.methods.base import State
 from gpvi.target import Density
-from gpvi.verdict import RELIABLE_K_HAT
+from gpvi.verdict import EVEN_SHARE, RELIABLE_K_HAT
 
 ATTEMPTS = 3
 SETTLED_SHARE = 0.97
@@ -46,13 +46,15 @@ class Assessment(NamedTuple):
 
     @property
     def trusted(self) -> bool:
-        """Whether importance weights are reliable and nothing is seen to be missed."""
-        return self.seen.k_hat <= RELIABLE_K_HAT and not self.missed
+        """Whether weights are reliable, or so even that they hardly matter, and nothing is seen to be missed."""
+        even = self.seen.effective_share >= EVEN_SHARE
+        return (self.seen.k_hat <= RELIABLE_K_HAT or even) and not self.missed
 
     @property
     def settled(self) -> bool:
         """Whether the draws fit."""
-        return self.trusted and self.seen.effective_share >= SETTLED_SHARE
+        reliable = self.seen.k_hat <= RELIABLE_K_HAT and not self.missed
+        return reliable and self.seen.effective_share >= SETTLED_SHARE
 
     @property
     def rank(self) -> tuple[bool, float]:

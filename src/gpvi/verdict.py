@@ -13,6 +13,8 @@ Level = Literal["good", "usable with importance weights", "no fault seen", "do n
 RELIABLE_K_HAT = 0.7
 """Above this importance weights have no usable variance (Vehtari et al. 2024)."""
 GOOD_SHARE = 0.5
+EVEN_SHARE, HOPELESS_K_HAT = 0.95, 1.0
+"""Weights this even hardly move a mean, even if their tail is heavier than k̂ = 0.7; beyond 1 they have no mean."""
 MEAN_SHIFT, LOG_SPREAD_SHIFT = 0.1, 0.2
 FEW_EFFECTIVE = 100
 REJECTED = 0.01
@@ -75,7 +77,15 @@ def _of_density(seen: Evidence) -> Iterator[Verdict]:
             f"the draws miss about {seen.missing:.0%} of the posterior",
             "Fit again with another key or more particles, and compare.",
         )
-    if not seen.k_hat <= RELIABLE_K_HAT or effective < FEW_EFFECTIVE:
+    heavy = not seen.k_hat <= RELIABLE_K_HAT
+    if heavy and seen.k_hat <= HOPELESS_K_HAT and seen.effective_share >= EVEN_SHARE:
+        yield Verdict(
+            "no fault seen",
+            f"weights are even (effective share {seen.effective_share:.2f}) but for a heavy tail "
+            f"(k̂ = {seen.k_hat:.2f}): means are well, rare events may be too rare",
+            "Train longer (steps=) if tails matter.",
+        )
+    if heavy or effective < FEW_EFFECTIVE:
         yield Verdict(
             "do not trust",
             f"importance weights have k̂ = {seen.k_hat:.2f} and an effective share of {seen.effective_share:.2g}: "

@@ -413,7 +413,8 @@ class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
 
     def predict(self, X: Table) -> np.ndarray:
         """The most probable label of each row."""
-        return self.classes_[self.predict_proba(X).argmax(1)]
+        chosen = self.predict_proba(X).argmax(1)
+        return self.classes_[chosen]
 
     def predict_proba(self, X: Table) -> np.ndarray:
         """The probability of each class, averaged over the networks: (n, classes)."""
@@ -430,7 +431,8 @@ class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
 
     def sample_y(self, X: Table, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Labels by n networks: (n, n_samples). A column is one network."""
-        return self.classes_[self._sampled(X, n_samples, random_state).T]
+        drawn = self._sampled(X, n_samples, random_state)
+        return self.classes_[drawn.T]
 
     def log_prob(self, X: Table, y: Table) -> np.ndarray:
         """log p(y | x, data) of each row's label; its negative mean is the test NLL."""
@@ -491,7 +493,7 @@ def _gpvi(dim: int) -> GPVI:
     """
     if dim >= LARGE:
         return large_gpvi(dim)
-    few = generator(dim, latent=min(8, max(1, dim // 2)), scale=0.02)
+    few = generator(dim, latent=min(8, max(1, dim // 2)), scale=0.01)
     constant = dataclasses.replace(few, scale_form="constant")
     return GPVI(generator=constant, particles=32, learning_rate=1e-2)
 

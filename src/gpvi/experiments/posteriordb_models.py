@@ -169,7 +169,7 @@ def elimination(dose: Given, volume: Given, times: Given, y: Given) -> None:
 
 
 def log_concentration(
-    times: Float[Given, " t"], dose: Given, k_a: Array, K_m: Array, v: Array
+    times: Float[Given, " t"], dose: Given | float, k_a: Array, K_m: Array, v: Array
 ) -> Float[Array, " t"]:
     """log C of dC/dt = dose k_a e^(−k_a t) − v C / (K_m + C), C(0) = 0, at increasing `times`.
 

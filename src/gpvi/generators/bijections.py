@@ -143,10 +143,10 @@ def stacked_flow(
 
     layer_keys, mix_keys = jax.random.split(key, (2, layers))
     if permuted:
-        permutations = jax.vmap(lambda k: _mixing_permutation(dim, key=k))(mix_keys)
+        permutations = jax.vmap(lambda k: mixing_permutation(dim, key=k))(mix_keys)
         mixed = lambda k, permutation: Chain([layer(k), Permute(permutation)])  # noqa: E731
         stack = Scan(eqx.filter_vmap(mixed)(layer_keys, permutations))
-        sign = jnp.prod(jax.vmap(_parity)(permutations))
+        sign = jnp.prod(jax.vmap(parity)(permutations))
     else:
         stack, sign = Scan(eqx.filter_vmap(layer)(layer_keys)), 1
     return _followed_by_affine(stack, sign, dtype, scale)
@@ -187,7 +187,7 @@ def _bounded_scale(raw: Float[Array, "*n"]) -> Float[Array, "*n"]:
     return jnp.exp(3 * jnp.tanh(raw / 3))
 
 
-def _mixing_permutation(dim: int, *, key: PRNGKeyArray) -> Array:
+def mixing_permutation(dim: int, *, key: PRNGKeyArray) -> Array:
     """A random order that swaps the two halves, so that every coordinate is transformed in every other layer."""
     first, second = jax.random.split(key)
     half = dim // 2
@@ -196,7 +196,7 @@ def _mixing_permutation(dim: int, *, key: PRNGKeyArray) -> Array:
     return jnp.concatenate([high, low])
 
 
-def _parity(permutation: Int[Array, " d"]) -> Int[Array, ""]:
+def parity(permutation: Int[Array, " d"]) -> Int[Array, ""]:
     """+1 for an even number of inversions, −1 for an odd one: the determinant of the permutation."""
     inversions = jnp.triu(permutation[:, None] > permutation[None, :]).sum()
     return 1 - 2 * (inversions % 2)

@@ -19,14 +19,8 @@ from gpvi.generators.base import (
     check_network,
     latent_size,
 )
-from gpvi.generators.bijections import (
-    AffineHead,
-    Bijection,
-    FlowHead,
-    elementwise_flow,
-    scalar_affine,
-    stacked_flow,
-)
+from gpvi.generators.bijections import AffineHead, Bijection
+from gpvi.generators.spline import SplineHead, spline_couplings
 from gpvi.specs import require_choice, require_count, require_positive, resolve, spec
 
 
@@ -46,7 +40,7 @@ class AffineFlow:
 
 @spec
 class SplineFlow:
-    """Rational-quadratic spline couplings (Durkan et al. 2019) by FlowJAX, then a diagonal affine map.
+    """Rational-quadratic spline couplings (Durkan et al. 2019), then a diagonal affine map.
 
     A coupling needs two coordinates: for k = 1 the spline acts alone. The affine map starts at `scale`.
     """
@@ -62,29 +56,19 @@ class SplineFlow:
         for name in ("layers", "knots", "interval", "width", "scale"):
             require_positive(f"{name} of the spline flow", getattr(self, name), "Try the default.")
 
-    def build(self, dim: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> FlowHead:
+    def build(self, dim: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> SplineHead:
         """The head for k = `dim`, at the start a permutation of the coordinates."""
-        from flowjax.bijections import Chain, Coupling, RationalQuadraticSpline
-
-        def spline():
-            warp = RationalQuadraticSpline(knots=self.knots, interval=self.interval)
-            return Chain([warp, scalar_affine()])
-
-        def layer(key: PRNGKeyArray) -> Coupling:
-            coupling = Coupling(
-                key,
-                transformer=spline(),
-                untransformed_dim=dim // 2,
-                dim=dim,
-                nn_width=self.width,
-                nn_depth=self.depth,
-            )
-            last = lambda c: (c.conditioner.layers[-1].weight, c.conditioner.layers[-1].bias)  # noqa: E731
-            return eqx.tree_at(last, coupling, replace_fn=jnp.zeros_like)
-
-        if dim == 1:
-            return elementwise_flow(spline, dim, dtype, scale=self.scale)
-        return stacked_flow(layer, dim, self.layers, key=key, dtype=dtype, scale=self.scale)
+        return spline_couplings(
+            dim,
+            layers=self.layers,
+            knots=self.knots,
+            interval=self.interval,
+            width=self.width,
+            depth=self.depth,
+            scale=self.scale,
+            key=key,
+            dtype=dtype,
+        )
 
 
 class Tail(eqx.Module):
@@ -109,7 +93,7 @@ class Tail(eqx.Module):
 class TriangularMap(AbstractGenerator):
     """x = (T(z_head), g(z_head) + σ⊙z_tail)."""
 
-    flow: Bijection
+    flow: Bijection | SplineHead
     network: Tail | None
 
     @property

@@ -93,6 +93,7 @@ def test_elbo_of_gaussians_is_evidence_minus_divergence(mean, deviation, log_z):
     log_p = log_z - 0.5 * x**2 - 0.5 * np.log(2 * np.pi)
     found = checked(log_p, log_q)
     divergence = 0.5 * (deviation**2 + mean**2 - 1 - np.log(deviation**2))
+    assert found.elbo_se is not None
     assert abs(found.elbo - (log_z - divergence)) < 4 * found.elbo_se
     assert found.elbo_se == pytest.approx((log_p - log_q).std() / np.sqrt(n))
     if deviation == 1.0:  # E[w]² / E[w²] = exp(−m²)
@@ -105,6 +106,7 @@ def test_exact_q_leaves_nothing_to_complain_of():
     assert found.density == "exact"
     assert found.rejected == 0
     assert found.warnings == ()
+    assert found.k_hat is not None
     assert found.k_hat < 0.5
     assert "reliable" in str(found)
 

@@ -176,10 +176,10 @@ def test_probabilities_are_those_of_the_labels(classifier):
 
 def test_sampled_labels_follow_the_probabilities(classifier):
     between = np.array([[2.0, 0.3]])
-    labels = classifier.sample_y(between, 800)
-    assert labels.shape == (1, 800)
+    labels = classifier.sample_y(between, 398)
+    assert labels.shape == (1, 398)
     share = (labels[0][:, None] == classifier.classes_).mean(0)
-    np.testing.assert_allclose(share, classifier.predict_proba(between)[0], atol=0.08)
+    np.testing.assert_allclose(share, classifier.predict_proba(between)[0], atol=0.1)
 
 
 # Training in parts
@@ -264,19 +264,24 @@ def test_a_second_fit_of_the_same_shapes_compiles_nothing(classifier, caplog):
 
 def test_what_is_trained_follows_the_options(untrained):
     X, y = line(300)
+    prior_of = lambda asked: asked["target"]._log_prior.prior  # noqa: E731
     asked = quick(bnn.BayesianMLPRegressor, verbose=1).fit(X, y) and untrained[-1]
+    assert prior_of(asked) == bnn.FanIn(), "particles near a mode need a narrower one"
     assert asked["steps"] == 100 and asked["batch_size"] == 128 and asked["progress"] is True
     quick(bnn.BayesianMLPRegressor, batch_size=None).fit(X, y)
     assert untrained[-1]["batch_size"] is None and untrained[-1]["progress"] is False
     quick(bnn.BayesianMLPRegressor, batch_size=1_000).fit(X, y)
     assert untrained[-1]["batch_size"] == 300
-    bnn.BayesianMLPRegressor(method="nuts", temperature=0.5).fit(X, y)
+    quick(bnn.BayesianMLPRegressor, hidden_layer_sizes=np.array([4, 2])).fit(X[:100], y[:100])
+    assert untrained[-1]["batch_size"] is None, "no batches of few data"
+    quick(bnn.BayesianMLPRegressor, method="nuts", steps=None, temperature=0.5).fit(X, y)
     assert untrained[-1]["batch_size"] is None, "transitions need all the data"
     assert untrained[-1]["steps"] == gpvi.NUTS().default_steps(1)
     assert untrained[-1]["target"].temperature == 0.5
-    bnn.BayesianMLPRegressor().fit(X, y)
+    assert prior_of(untrained[-1]) == bnn.FanIn(2.0, 2.0)
+    quick(bnn.BayesianMLPRegressor, method="gpvi").fit(X, y)
     assert isinstance(untrained[-1]["method"], gpvi.GPVI)
-    bnn.BayesianMLPRegressor(method="amortized-svgd").fit(X, y)
+    quick(bnn.BayesianMLPRegressor, method="amortized-svgd").fit(X, y)
     assert untrained[-1]["method"].generator.scale < 0.1, "networks start narrow"
     assert {"svgd", "mfvi", "ensemble", "nuts", "hmc"} <= estimators.named_methods().keys()
 
@@ -310,9 +315,9 @@ def test_what_was_not_learned_is_refused(regressor):
     with pytest.raises(ValueError, match="Unknown label type"):
         bnn.BayesianMLPClassifier().fit([[0.0], [1.0]], [0.3, 1.7])
     for kind in (bnn.BayesianMLPRegressor, bnn.BayesianMLPClassifier):
-        for method in (kind.predict, kind.sample_y):
+        for method in ("predict", "sample_y"):
             with pytest.raises(NotFittedError):
-                method(kind(), [[0.0]])
+                getattr(kind(), method)([[0.0]])
     with pytest.raises(
         ValueError, match="X has 1 features, but BayesianMLPRegressor is expecting 2"
     ):
@@ -327,7 +332,11 @@ def test_what_was_not_learned_is_refused(regressor):
         ({"method": "svdg"}, "Did you mean 'svgd'"),
         ({"prior": "gaussian"}, "unknown prior"),
         ({"activation": "rulu"}, "Did you mean 'relu'"),
-        ({"hidden_layer_sizes": (0,)}, "hidden layer"),
+        ({"hidden_layer_sizes": (0,)}, "hidden layer size is 0"),
+        ({"hidden_layer_sizes": 2.5}, "hidden layer size is 2.5"),
+        ({"draws": 0}, "draws is 0"),
+        ({"batch_size": "small"}, "unknown batch_size"),
+        ({"batch_size": 0}, "batch_size is 0"),
         ({"noise": "loud"}, "unknown noise"),
         ({"steps": 0}, "steps is 0"),
         ({"method": gpvi.NUTS(), "batch_size": 10}, "batch_size is 10"),

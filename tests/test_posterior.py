@@ -114,6 +114,9 @@ def test_same_key_same_draws_other_key_others(getkey):
 
 def test_diagnosis_of_the_exact_posterior(getkey):
     found = linear_posterior(target=gaussian_target()).diagnose(key=getkey())
+    assert found.elbo is not None
+    assert found.elbo_se is not None
+    assert found.k_hat is not None
     assert abs(found.elbo - LOG_Z) < 4 * found.elbo_se + 1e-9
     assert found.effective_share == pytest.approx(1, abs=1e-6)
     assert found.k_hat < 0.5
@@ -126,6 +129,9 @@ def test_diagnosis_of_a_wrong_posterior_is_below_by_its_divergence(getkey):
     """Shifted by one whitened unit along each axis: KL = 3/2."""
     wrong = linear_posterior(mean=MEAN + ROOT @ np.ones(3), target=gaussian_target())
     found = wrong.diagnose(key=getkey(), draws=20_000)
+    assert found.elbo is not None
+    assert found.elbo_se is not None
+    assert found.effective_share is not None
     assert abs(found.elbo - (LOG_Z - 1.5)) < 4 * found.elbo_se
     assert found.effective_share < 0.2
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpvi
-from gpvi import errors, specs
+from gpvi import bnn, errors, specs
 from gpvi.directions import GFSDDirection, GFSFDirection, KSDDirection, SVGDDirection
 from gpvi.generators import (
     MLP,
@@ -43,8 +43,8 @@ EXAMPLES: list[Any] = [
     GFSDDirection("imq"),
     GFSFDirection(RBF(1.0), 0.5),
     KSDDirection(12, 2, 3.0, 1e-2, 4, 5),
-    AffineFlow(),
-    SplineFlow(2, 4, 3.0, 6, 2),
+    AffineFlow(0.5),
+    SplineFlow(2, 4, 3.0, 6, 2, 0.5),
     Linear(),
     MLP((3, 4), "tanh"),
     Residual(2, (5,), "gelu", 0.05, True),
@@ -59,8 +59,8 @@ EXAMPLES: list[Any] = [
     gpvi.MeanFieldVI("pathwise", 5, 0.1, "rmsprop", 0.3, True),
     gpvi.Pathfinder(3, 20, 5, 50),
     gpvi.DeepEnsemble(3, 0.2),
-    gpvi.HMC(2, 30, 40, 3, 0.1, leapfrogs=5, jitter=0.0),
-    gpvi.NUTS(2, 30, 40, 3, acceptance=0.9, mass="dense", max_doublings=5),
+    gpvi.HMC(2, 30, 40, 3, 0.1, acceptance=0.4, leapfrogs=5, jitter=0.0),
+    gpvi.NUTS(2, 30, 40, 3, acceptance=0.45, mass="dense", max_doublings=5),
     gpvi.GPVI(Residual(1), "functional", Helper(9), OnNoise("full"), 11, 1, learning_rate=0.1),
     gpvi.SVGD(particles=7, learning_rate=0.3, kernel=IMQ(2.0)),
     gpvi.GFSD(particles=7, learning_rate=0.3, kernel="imq"),
@@ -72,8 +72,20 @@ EXAMPLES: list[Any] = [
     gpvi.AmortizedKSD(
         Triangular(head="affine"), particles=9, learning_rate=0.2, critic=KSDDirection(6)
     ),
+    bnn.StandardNormal(0.5),
+    bnn.FanIn(1.4, 0.5),
+    bnn.PerLayer((0.5, 2.0)),
+    bnn.ScaleMixture(0.25, 2.0, 0.05),
+    bnn.Gaussian(bnn.HalfCauchy(0.5), 0.1),
+    bnn.HalfCauchy(2.0),
+    bnn.LogNormal(0.1, 0.5),
+    bnn.Flat(),
+    bnn.Heteroscedastic(1e-2),
+    bnn.Categorical(),
+    bnn.Bernoulli(),
+    bnn.Poisson(),
 ]
-FIELDLESS = {"Block", "Dense", "AffineFlow", "Linear"}
+FIELDLESS = {"Block", "Dense", "Linear", "Flat", "Categorical", "Bernoulli", "Poisson"}
 
 
 def ids(example):

@@ -32,7 +32,7 @@ from gpvi.fit import fit
 from gpvi.methods import GPVI, METHODS, Method
 from gpvi.methods.base import Selective
 from gpvi.posterior import Posterior
-from gpvi.specs import require_count, resolve
+from gpvi.specs import require_choice, require_count, resolve
 
 Table = Any
 """What scikit-learn takes for an array (NumPy's, a data frame, lists): it is checked when it arrives."""
@@ -41,8 +41,8 @@ ROWS = 256
 a row's prediction does not depend on its neighbours."""
 BATCH = 128
 """batch_size="auto"."""
-PRIOR = FanIn(gain=2.0, bias=2.0)
-"""prior="auto": wide enough for functions of one input that bend several times over the data."""
+DRAWS = 32
+"""Networks drawn in each step by the methods that draw anew: the data are few, and so is their noise."""
 
 
 class Standardisation(NamedTuple):
@@ -120,16 +120,18 @@ class _BayesianMLP(BaseEstimator):
         self._learn(X, y, self.posterior_)
 
     def _learn(self, X: np.ndarray, y: np.ndarray, start: Literal["auto"] | Posterior) -> None:
+        _count("draws", self.draws, "Try 500.")
         likelihood, outputs = self._likelihood(y)
         network = mlp((X.shape[1], *self._hidden_sizes(), outputs), self.activation)
-        prior = PRIOR if isinstance(self.prior, str) and self.prior == "auto" else self.prior
+        dim = network.size + len(likelihood.extra(outputs))
+        method = _as_method(self.method, dim)
+        prior = _default_prior(method) if _is(self.prior, "auto") else self.prior
         posterior = target(network, likelihood, prior, X, y, temperature=self.temperature)
-        method = _as_method(self.method, posterior.dim)
         self.posterior_ = fit(
             posterior,
             method,
             key=jax.random.fold_in(jax.random.key(self._seed), self._updates),
-            steps=method.default_steps(posterior.dim) if self.steps is None else self.steps,
+            steps=method.default_steps(dim) if self.steps is None else self.steps,
             batch_size=self._batch(method, len(X)),
             progress=bool(self.verbose),
             init=start,
@@ -140,15 +142,16 @@ class _BayesianMLP(BaseEstimator):
 
     def _hidden_sizes(self) -> tuple[int, ...]:
         given = self.hidden_layer_sizes
-        sizes = (given,) if isinstance(given, numbers.Integral) else tuple(given)
-        for size in sizes:
-            require_count("a hidden layer's size", int(size), "Try hidden_layer_sizes=(50,).")
-        return tuple(int(size) for size in sizes)
+        sizes = (given,) if isinstance(given, numbers.Number) else given
+        return tuple(_count("hidden layer size", size, "Try (50,).") for size in sizes)
 
     def _batch(self, method: Method, size: int) -> int | None:
-        if self.batch_size != "auto":
-            return None if self.batch_size is None else min(self.batch_size, size)
-        return None if isinstance(method, Selective) else min(BATCH, size)
+        if isinstance(self.batch_size, str):
+            require_choice(self.batch_size, ("auto",), "batch_size")
+            return None if isinstance(method, Selective) or size <= BATCH else BATCH
+        if self.batch_size is None:
+            return None
+        return min(_count("batch_size", self.batch_size, "None is all data."), size)
 
     def _rows(self, X: Table) -> np.ndarray:
         check_is_fitted(self)
@@ -163,14 +166,12 @@ class _BayesianMLP(BaseEstimator):
 
     def _sampled(self, X: Table, n_samples: int, random_state: Any) -> np.ndarray:
         """The encoded y of n networks, (n, rows, …); particles are used again where there are too few of them."""
-        X = self._rows(X)
-        require_count("n_samples", n_samples, "Try 1.")
+        X, n_samples = self._rows(X), _count("n_samples", n_samples, "Try 1.")
         model, key = self.posterior_.model, jax.random.key(_seed(random_state))
-        most = len(model.positions) if isinstance(model, Particles) else n_samples
-        counts = [min(most, n_samples - done) for done in range(0, n_samples, most)]
-        keys = jax.random.split(key, len(counts))
-        parts = [self.predictive_.sample(X, n, key=k) for n, k in zip(counts, keys, strict=True)]
-        return np.concatenate([np.asarray(part) for part in parts])
+        at_once = len(model.positions) if isinstance(model, Particles) else n_samples
+        keys = jax.random.split(key, -(-n_samples // at_once))
+        parts = [self.predictive_.sample(X, at_once, key=each) for each in keys]
+        return np.concatenate([np.asarray(part) for part in parts])[:n_samples]
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the target, which holds the data a second time and functions."""
@@ -191,8 +192,8 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
     activation: "relu", "tanh", "silu", …
     method: "gpvi", or any method of this library: a name such as "svgd", "mfvi", "ensemble" or "nuts", or an object
         with its options, such as `gpvi.SVGD(particles=50)`.
-    prior: of the weights, on standardised data: "auto" (weights N(0, 4/fan_in), biases N(0, 4)), "fan-in", "normal",
-        "mixture" or an object of `gpvi.bnn`.
+    prior: of the weights, on standardised data: "fan-in", "normal", "mixture" or an object of `gpvi.bnn`. "auto" is
+        `FanIn(2, 2)` (weights N(0, 4/fan_in), biases N(0, 4)), and `FanIn()` for methods of a few particles.
     noise: the standard deviation of y around the network: "learned" together with the weights, a number in the units of
         y, "heteroscedastic" (a second output of the network), or a prior of `gpvi.bnn` for standardised y.
     temperature: 1 is the posterior, less a colder one.
@@ -323,7 +324,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
 
     def _likelihood(self, y: np.ndarray) -> tuple[Likelihood, int]:
         columns = y.shape[1]
-        if isinstance(self.noise, str) and self.noise == "heteroscedastic":
+        if _is(self.noise, "heteroscedastic"):
             return Heteroscedastic(), 2 * columns
         if not isinstance(self.noise, numbers.Real):
             return Gaussian(noise=self.noise), columns
@@ -495,19 +496,36 @@ def _gpvi(dim: int) -> GPVI:
         return large_gpvi(dim)
     few = generator(dim, latent=min(8, max(1, dim // 2)), scale=0.01)
     constant = dataclasses.replace(few, scale_form="constant")
-    return GPVI(generator=constant, particles=32, learning_rate=1e-2)
+    return GPVI(generator=constant, particles=DRAWS, learning_rate=1e-2)
 
 
 def _maker(kind: type) -> Callable[[int], Method]:
-    fields = {field.name for field in dataclasses.fields(kind)}
-    if "generator" in fields:
-        return lambda dim: kind(generator=generator(dim))
-    return lambda dim: kind()
+    fields = {field.name: field.default for field in dataclasses.fields(kind)}
+
+    def make(dim: int) -> Method:
+        narrow = {"generator": generator(dim)} if "generator" in fields else {}
+        fewer = {"particles": DRAWS} if fields.get("particles", 0) is None else {}
+        return kind(**narrow, **fewer)
+
+    return make
 
 
 def _hyphenated(name: str) -> str:
     """AmortizedSVGD → amortized-svgd."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
+
+
+def _default_prior(method: Method) -> FanIn:
+    """Wide enough for functions that bend several times over the data, for methods that average over it all.
+
+    A few particles, each near a mode, would follow the noise of the data under it: they get a narrower one.
+    """
+    averages = method.generative or isinstance(method, Selective)
+    return FanIn(gain=2.0, bias=2.0) if averages else FanIn()
+
+
+def _is(value: Any, name: str) -> bool:
+    return isinstance(value, str) and value == name
 
 
 def _at_least_two(classes: np.ndarray) -> np.ndarray:
@@ -517,6 +535,13 @@ def _at_least_two(classes: np.ndarray) -> np.ndarray:
             f"{classes[0]!r}"
         )
     return classes
+
+
+def _count(name: str, value: Any, remedy: str) -> int:
+    """A whole number ≥ 1, NumPy's among them."""
+    whole = value.item() if isinstance(value, np.integer) else value
+    require_count(name, whole, remedy)
+    return whole
 
 
 def _column(y: np.ndarray) -> np.ndarray:

@@ -288,6 +288,7 @@ def measured(
 ) -> tuple[dict[str, float], np.ndarray]:
     """All distances from one set of draws, and the draws."""
     diagnosis = posterior.diagnose(key=key, draws=draws)
+    assert diagnosis.elbo is not None
     points = np.asarray(posterior.sample(draws, key=key))
     values = {
         "kl": reference(case).log_normaliser - diagnosis.elbo,

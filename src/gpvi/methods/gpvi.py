@@ -5,13 +5,14 @@ from typing import ClassVar, Literal
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
+from jaxtyping import PRNGKeyArray, PyTree
 
 from gpvi.carriers import Sampler, standard_normal
+from gpvi.diagnostics import conditioning
 from gpvi.directions import functional
 from gpvi.directions.functional import restricted
 from gpvi.errors import InputError, NotAvailableError
-from gpvi.generators import AbstractGenerator, Generator, Triangular
+from gpvi.generators import Generator, Triangular
 from gpvi.jacobian import Helper, Solver, as_solver
 from gpvi.kernels import Kernel, OnNoise
 from gpvi.methods.base import About, Info, Learner, State, decaying_adam, norm
@@ -156,7 +157,7 @@ class GPVI:
             "log_density": at.mean(at.log_density),
             "direction": jnp.sqrt((found.direction**2).sum(1).mean()),
             "residual": found.residual,
-            "condition": _condition(generator, z_prime[:8]),
+            "condition": conditioning(generator, z_prime[:1]),
             "rejected": at.rejected,
         }
         return gradient, found.solver_state, info
@@ -216,11 +217,3 @@ class GPVI:
         if isinstance(self.kernel, Kernel):
             return OnNoise("head", self.kernel)
         return resolve(self.kernel, {"head": OnNoise, "full": lambda: OnNoise("full")}, "kernel")
-
-
-def _condition(generator: AbstractGenerator, z: Float[Array, "n d"]) -> Scalar:
-    """The largest condition number of A in the 1-norm over a few draws."""
-    blocks = jax.vmap(lambda point: generator.head_jacobian(generator.split(point)[0]).as_matrix())(
-        z
-    )
-    return jnp.linalg.cond(blocks, p=1).max()

@@ -1,0 +1,213 @@
+"""The spline couplings against FlowJAX's, their Jacobian, their inverse, and the derivative that is written out."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flowjax.bijections import Chain, Coupling, RationalQuadraticSpline
+
+from cases import perturbed
+from gpvi.errors import InputError
+from gpvi.generators import SplineFlow
+from gpvi.generators.bijections import elementwise_flow, scalar_affine, stacked_flow
+from gpvi.generators.spline import SplineHead, _warp
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+SPEC = SplineFlow(layers=2, knots=3, interval=2.0, width=6, depth=2, scale=0.7)
+BINS = SPEC.knots + 1
+
+
+def by_flowjax(dim):
+    """The same map from FlowJAX's parts, away from its start."""
+
+    def spline():
+        warp = RationalQuadraticSpline(knots=SPEC.knots, interval=SPEC.interval)
+        return Chain([warp, scalar_affine()])
+
+    def layer(key):
+        return Coupling(
+            key,
+            transformer=spline(),
+            untransformed_dim=dim // 2,
+            dim=dim,
+            nn_width=SPEC.width,
+            nn_depth=SPEC.depth,
+        )
+
+    options = {"dtype": jnp.float64, "scale": SPEC.scale}
+    if dim == 1:
+        head = elementwise_flow(spline, dim, **options)
+    else:
+        head = stacked_flow(layer, dim, SPEC.layers, key=jax.random.key(3), **options)
+    return perturbed(head, np.random.default_rng(dim), scale=0.5)
+
+
+def rows(array):
+    """FlowJAX's order of a spline's parameters (…, t, rows) in ours (…, rows, t)."""
+    order = np.arange(array.shape[-1])
+    order[: 2 * BINS] = order[: 2 * BINS].reshape(2, BINS).T.ravel()
+    return jnp.swapaxes(array[..., order], -1, -2)
+
+
+def converted(head):
+    """Our head with the parameters of FlowJAX's."""
+    stack, affine = head.bijection.bijections
+    k = head.dim
+    if k == 1:
+        warp, scalar = stack.bijection.bijections
+        parts = [warp.x_pos.arr, warp.y_pos.arr, warp.derivatives.args[0] - start_slope()]
+        parts += [scalar.loc[:, None], scalar.scale.args[0][:, None]]
+        hidden, output = (), rows(jnp.concatenate(parts, -1)[None])[..., None]
+        permutations = jnp.zeros((1, 1), int)
+    else:
+        coupling, permute = stack.bijection.bijections
+        columns = [
+            jnp.concatenate([linear.weight, linear.bias[..., None]], -1)
+            for linear in coupling.conditioner.layers
+        ]
+        layers, _, inputs = columns[-1].shape
+        last = jnp.moveaxis(columns[-1].reshape(layers, k - k // 2, -1, inputs), -1, 1)
+        hidden, output = tuple(columns[:-1]), jnp.moveaxis(rows(last), 1, -1)
+        permutations = permute.permutation[0]
+    return SplineHead(
+        hidden=hidden,
+        output=output,
+        permutations=permutations,
+        shift=affine.loc,
+        raw_scale=affine.scale.args[0],
+        orientation=head.orientation,
+        interval=SPEC.interval,
+    )
+
+
+def start_slope():
+    return RationalQuadraticSpline(knots=SPEC.knots, interval=SPEC.interval).derivatives.args[0]
+
+
+@functools.cache
+def points(dim):
+    """Inside and outside [−B, B], and on its ends."""
+    z = 1.5 * np.random.default_rng(0).standard_normal((60, dim))
+    z[:2] = [[SPEC.interval], [-SPEC.interval]]
+    return jnp.asarray(z)
+
+
+def values(head, z):
+    """T, log|det T′| and T^{-1}."""
+    return *jax.vmap(head.transform_and_log_det)(z), jax.vmap(head.inverse)(z)
+
+
+def gradient(head, z):
+    """Of a loss in the parameters."""
+    parameters, static = eqx.partition(head, eqx.is_inexact_array)
+
+    def loss(parameters):
+        x, log_det = jax.vmap(eqx.combine(parameters, static).transform_and_log_det)(z)
+        return (jnp.sin(x).sum(1) - log_det).sum()
+
+    return eqx.combine(jax.grad(loss)(parameters), static)
+
+
+def floats(tree):
+    return jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
+
+
+@pytest.mark.parametrize("dim", [1, 5])
+def test_equal_to_flowjax(dim):
+    head = by_flowjax(dim)
+    wanted, found = (eqx.filter_jit(values)(h, points(dim)) for h in (head, converted(head)))
+    for got, want in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(got, want, 1e-11, 1e-11)
+
+
+def test_the_gradient_is_that_of_flowjax():
+    head = by_flowjax(5)
+    wanted, found = (eqx.filter_jit(gradient)(h, points(5)) for h in (head, converted(head)))
+    for got, want in zip(floats(found), floats(converted(wanted)), strict=True):
+        np.testing.assert_allclose(got, want, 1e-10, 1e-10)
+
+
+def test_against_the_dense_jacobian(getkey):
+    head = SPEC.build(4, key=getkey(), dtype=jnp.float64)
+    head = perturbed(head, np.random.default_rng(1), scale=0.5)
+
+    @eqx.filter_jit
+    @functools.partial(eqx.filter_vmap, in_axes=(None, 0))
+    def described(head, z):
+        x, log_det = head.transform_and_log_det(z)
+        return log_det, head.inverse(x), jax.jacrev(head)(z), head.jacobian(z).as_matrix()
+
+    log_det, inverse, backward, forward = described(head, points(4))
+    signs, wanted = np.linalg.slogdet(backward)
+    np.testing.assert_allclose(log_det, wanted, 1e-9, 1e-9)
+    np.testing.assert_array_equal(signs, head.orientation)
+    np.testing.assert_allclose(inverse, points(4), 1e-9, 1e-9)
+    np.testing.assert_allclose(forward, backward, 1e-9, 1e-9)
+
+
+def test_the_derivative_that_is_written_out(getkey):
+    """Against automatic differentiation of the same function, for a direction in all of its inputs."""
+    size, bins = 4, 5
+    parameters, direction = jax.random.normal(getkey(), (2, (3 * bins + 3) * size))
+    point, along = jax.random.normal(getkey(), (2, size)) * 2
+    constant = (jnp.ones(2 * size), 2.0)
+    derivatives = [
+        jax.jvp(
+            lambda p, x, warp=warp: warp(p, x, *constant), (parameters, point), (direction, along)
+        )
+        for warp in (_warp, _warp.fun)
+    ]
+    for got, want in zip(*map(jax.tree.leaves, derivatives), strict=True):
+        np.testing.assert_allclose(got, want, 1e-11, 1e-11)
+
+
+@pytest.mark.parametrize("dim", [1, 3])
+def test_starts_at_a_scaled_permutation(dim, getkey):
+    head = SPEC.build(dim, key=getkey(), dtype=jnp.float64)
+    x, log_det = jax.vmap(head.transform_and_log_det)(points(dim))
+    np.testing.assert_allclose(np.sort(x), np.sort(SPEC.scale * points(dim)), atol=1e-12)
+    np.testing.assert_allclose(log_det, dim * np.log(SPEC.scale), atol=1e-12)
+
+
+def test_extreme_parameters_stay_finite_in_single_precision(getkey):
+    with jax.enable_x64(False):
+        head = SPEC.build(2, key=getkey(), dtype=jnp.float32)
+        head = eqx.tree_at(
+            lambda h: h.output, head, 100 * jax.random.normal(getkey(), head.output.shape)
+        )
+        z = jax.random.normal(getkey(), (50, 2))
+        found = floats((eqx.filter_jit(values)(head, z), eqx.filter_jit(gradient)(head, z)))
+    assert {leaf.dtype for leaf in found} == {np.dtype("float32")}
+    assert all(np.isfinite(leaf).all() for leaf in found)
+
+
+def test_points_stay_on_the_last_axis(getkey):
+    """What the speed rests on: between matrix products `jax.vmap` moves no axis of anything larger than the points."""
+    n, dim = 64, 4
+    head = SPEC.build(dim, key=getkey(), dtype=jnp.float64)
+    program = jax.make_jaxpr(jax.vmap(head.transform_and_log_det))(jnp.zeros((n, dim)))
+
+    def equations(jaxpr):
+        for equation in jaxpr.eqns:
+            yield equation
+            for value in equation.params.values():
+                inner = getattr(value, "jaxpr", value)
+                if hasattr(inner, "eqns"):
+                    yield from equations(inner)
+
+    found = list(equations(program.jaxpr))
+    assert any(equation.primitive.name == "exp" for equation in found)
+    moved = [e.outvars[0].aval.size for e in found if e.primitive.name == "transpose"]
+    assert max(moved, default=0) <= n * (dim + 1)
+    assert {e.outvars[0].aval.shape[-1] for e in found if e.primitive.name == "exp"} == {n}
+
+
+def test_bins_must_fit(getkey):
+    with pytest.raises(
+        InputError, match=r"9 bins of width ≥ 0.001 do not fit in \(−0.001, 0.001\)"
+    ):
+        SplineFlow(interval=1e-3).build(2, key=getkey(), dtype=jnp.float64)

@@ -24,6 +24,9 @@ NO_TRAINING = Training(0, 0, 0.0, {})
 NAMES = ("a", "b", "c")
 
 
+SINGLE = gpvi.Target(lambda x: -0.5 * x @ x, dim=3, dtype="float32")
+
+
 def gaussian_target(mean=MEAN, dtype="float64"):
     precision = np.linalg.inv(COVARIANCE)
     constant = LOG_Z - 0.5 * np.linalg.slogdet(2 * np.pi * COVARIANCE)[1]
@@ -194,7 +197,7 @@ def test_no_inverse_no_log_prob(generator, getkey):
         ),
         (lambda p, key: p.sample_and_log_prob(3, key=key), ("density", "GPVI", "amortised")),
         (lambda p, key: p.log_prob(jnp.zeros((2, 3))), ("density", "GPVI", "amortised")),
-        (lambda p, key: p.with_target(gaussian_target()).resample(3, key=key), ("density", "GPVI")),
+        (lambda p, key: p.with_target(SINGLE).resample(3, key=key), ("density", "GPVI")),
         (lambda p, key: p.generator, ("20 draws", "GPVI", "AmortizedSVGD")),
     ],
     ids=["sample", "sample_and_log_prob", "log_prob", "resample", "generator"],
@@ -207,8 +210,7 @@ def test_particles_say_what_they_cannot_and_who_can(ask, names, getkey):
 
 
 def test_particles_are_diagnosed_by_what_needs_no_density(getkey):
-    target = gpvi.Target(lambda x: -0.5 * x @ x, dim=3, dtype="float32")
-    found = particle_posterior().with_target(target).diagnose(key=getkey())
+    found = particle_posterior().with_target(SINGLE).diagnose(key=getkey())
     assert found.elbo is None
     assert found.discrepancy is not None
     assert "Stein" in str(found)

@@ -471,13 +471,15 @@ def _in_blocks(
     return tuple(np.concatenate(parts)[:number] for parts in zip(*found, strict=True))
 
 
-def _as_method(given: str | Method, dim: int) -> Method:
+def _as_method(given: Any, dim: int) -> Method:
     """A method from itself or its name, with the generator and scales that networks need."""
-    return resolve(
-        given,
-        {name: lambda make=make: make(dim) for name, make in named_methods().items()},
-        "method",
-    )
+    makers = {name: lambda make=make: make(dim) for name, make in named_methods().items()}
+    method = resolve(given, makers, "method")
+    if isinstance(method, type) or not isinstance(method, Method):
+        raise InputError(
+            f"method is {given!r}; pass a name such as 'gpvi', or a method with its options, such as gpvi.SVGD()."
+        )
+    return method
 
 
 def named_methods() -> dict[str, Callable[[int], Method]]:

@@ -47,9 +47,9 @@ MAX_LOG_SCALE = 3.0
 class SplineHead(eqx.Module):
     """T: spline couplings in turn, each followed by a permutation, then x ↦ shift + softplus(raw_scale)⊙x.
 
-    The arrays of all layers are stacked. A weight's last column is the bias. The rows of `output` are, for a spline of m
-    bins: the logits of width and height of each bin in turn, m + 1 raw slopes, shift and raw scale. For k = 1 there is
-    nothing to condition on: one layer, its network a bias.
+    The arrays of all layers are stacked. A weight's last column is the bias. The rows of `output` are, for a spline of
+    m bins: the logits of width and height of each bin in turn, m + 1 raw slopes, shift and raw scale. For k = 1 there
+    is nothing to condition on: one layer, its network a bias.
     """
 
     hidden: tuple[Float[Array, "layers width _"], ...]
@@ -239,7 +239,7 @@ class _Raw(NamedTuple):
     def of(cls, parameters: Array, moved: Array) -> "_Raw":
         size = len(moved)
         bins = len(parameters) // (3 * size) - 1
-        rows = lax.split(parameters, (2 * size,) * bins + (size,) * (bins + 3))
+        rows = list(lax.split(parameters, (2 * size,) * bins + (size,) * (bins + 3)))
         return cls(rows[:bins], rows[bins:-2], rows[-2], rows[-1])
 
 
@@ -305,7 +305,7 @@ def _find(raw: _Raw, point: Array, ones: Array, interval: float, axis: int) -> _
         here=here,
         here_once=here_once,
         raw_slope=raw_slope,
-        slope=tuple((_softplus(r) + MIN_SLOPE) / ones[:size] for r in raw_slope),
+        slope=(_slope(raw_slope[0]) / ones[:size], _slope(raw_slope[1]) / ones[:size]),
         left=start + free * before[:size],
         width=width,
         bottom=start + free * before[size:],
@@ -442,9 +442,9 @@ def _log_scale(raw: Array) -> Array:
     return MAX_LOG_SCALE * jnp.tanh(raw / MAX_LOG_SCALE)
 
 
-def _softplus(x: Array) -> Array:
-    """As `jax.nn.softplus`, whose rule for derivatives has constants that are not scalars."""
-    return jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
+def _slope(raw: Array) -> Array:
+    """MIN_SLOPE + softplus(raw), by scalars alone, which `jax.nn.softplus` is not."""
+    return MIN_SLOPE + (jnp.maximum(raw, 0) + jnp.log1p(jnp.exp(-jnp.abs(raw))))
 
 
 def _sums(terms: list[Array]) -> list[Array]:

@@ -47,9 +47,8 @@ def pickled(model):
 
 
 def quick(kind, **options):
-    return kind(
-        **{"hidden_layer_sizes": 4, "method": FEW, "steps": 100, "random_state": 0} | options
-    )
+    quickly = kind(hidden_layer_sizes=4, method=FEW, steps=100, random_state=0)
+    return quickly.set_params(**options)
 
 
 @pytest.fixture(scope="module")
@@ -345,7 +344,7 @@ def test_what_was_not_learned_is_refused(regressor):
 )
 def test_bad_options_are_refused_with_the_remedy(options, told):
     with pytest.raises((InputError, UnknownOptionError, gpvi.errors.NotAvailableError), match=told):
-        bnn.BayesianMLPRegressor(**options).fit(*line())
+        bnn.BayesianMLPRegressor().set_params(**options).fit(*line())
 
 
 @pytest.mark.parametrize("kind", [bnn.BayesianMLPRegressor, bnn.BayesianMLPClassifier])

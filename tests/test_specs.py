@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import gpvi
 from gpvi import bnn, errors, specs
 from gpvi.directions import GFSDDirection, GFSFDirection, KSDDirection, SVGDDirection
+from gpvi.experiments.peers import NumPyroGuide, NumPyroNUTS
 from gpvi.generators import (
     MLP,
     AffineFlow,
@@ -72,6 +73,8 @@ EXAMPLES: list[Any] = [
     gpvi.AmortizedKSD(
         Triangular(head="affine"), particles=9, learning_rate=0.2, critic=KSDDirection(6)
     ),
+    NumPyroNUTS(2, 30, 40),
+    NumPyroGuide("AutoNormal", 20, 3),
     bnn.StandardNormal(0.5),
     bnn.FanIn(1.4, 0.5),
     bnn.PerLayer((0.5, 2.0)),

@@ -589,7 +589,7 @@ def _first_failure(terms: dict[str, np.ndarray], arrays: PyTree) -> _Failure | N
     steps = {name: int(np.nonzero(where)[-1].min()) for name, where in bad.items() if where.any()}
     if steps:
         name = min(steps, key=lambda name: steps[name])
-        lanes = np.any([where.any(-1) for where in bad.values()], axis=0)
+        lanes = np.asarray(np.any([where.any(-1) for where in bad.values()], axis=0))
         return _Failure(steps[name], name, lanes)
     if _all_finite(arrays):
         return None

@@ -20,7 +20,7 @@ from gpvi.generators import AbstractGenerator, Preconditioned
 from gpvi.methods import Method
 from gpvi.methods.base import State, log_standard_normal
 from gpvi.methods.transport import Amortized
-from gpvi.target import Target, Whitened
+from gpvi.target import Target, Whitened, at_once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -466,7 +466,7 @@ def _log_prob(generator: AbstractGenerator, x: Float[Array, "n d"]) -> Float[Arr
 
 @eqx.filter_jit
 def _log_densities(target: Target, x: Float[Array, "n d"]) -> Float[Array, " n"]:
-    return jax.lax.map(target.log_density, x, batch_size=1_024)
+    return jax.lax.map(target.log_density, x, batch_size=at_once(target.dim))
 
 
 def _stein(density: Whitened, u: Float[Array, "n d"], key: PRNGKeyArray) -> dict[str, Any]:
@@ -487,4 +487,4 @@ def _stein(density: Whitened, u: Float[Array, "n d"], key: PRNGKeyArray) -> dict
 
 @eqx.filter_jit
 def _scores(density: Whitened, u: Float[Array, "n d"]) -> Float[Array, "n d"]:
-    return jax.lax.map(jax.grad(density.log_density), u, batch_size=1_024)
+    return jax.lax.map(jax.grad(density.log_density), u, batch_size=at_once(density.dim))

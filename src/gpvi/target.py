@@ -408,6 +408,11 @@ class Evaluation(NamedTuple):
         return 1.0 - self.finite.mean()
 
 
+def at_once(dim: int) -> int:
+    """How many points are evaluated side by side where only their values are wanted: about 10⁶ numbers."""
+    return max(1, min(1_024, 1_000_000 // dim))
+
+
 def evaluate(target: Density, x: Float[Array, "n d"], batch: PyTree = None) -> Evaluation:
     """log p and scores at the rows of x; a draw with a non-finite value or score counts for nothing."""
     log_density, score = jax.vmap(jax.value_and_grad(target.log_density), (0, None))(x, batch)

@@ -3,6 +3,7 @@
 from importlib.metadata import PackageNotFoundError as _NotFound
 from importlib.metadata import version as _version
 
+from gpvi import bnn as bnn
 from gpvi import errors as errors
 from gpvi import generators as generators
 from gpvi import jacobian as solvers  # noqa: F401

@@ -21,10 +21,6 @@ from jaxtyping import Array, Float, Num
 from gpvi.errors import InputError
 
 FEWEST_DRAWS = 8
-TRUSTED_RHAT = 1.01
-"""Above this the chains have not mixed."""
-TRUSTED_ESS = 100
-"""Draws for each chain, below which R̂ and quantiles are not to be relied on."""
 
 _BLOCK = 256
 Draws = Float[np.ndarray, "c n d"]

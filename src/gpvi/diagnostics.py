@@ -159,6 +159,8 @@ class Diagnosis:
     missing: float | None = None
     """The share of the posterior that the draws miss beyond doubt; None where that cannot be judged."""
     weighting: Weighting | None = None
+    stein_mean: float | None = None
+    """The largest |E[s_i]|, in standard errors of independent draws: a few at most where the means are right."""
     stein_spread: tuple[float, float] | None = None
     """−E[(x_i − m_i) s_i], least and largest, in the coordinates of training: 1 where the spread is right."""
     discrepancy: float | None = None
@@ -200,6 +202,11 @@ class Diagnosis:
             )
         if self.stein_spread is not None:
             low, high = self.stein_spread
+            yield (
+                "Stein mean",
+                f"{self.stein_mean:.1f} s.e.",
+                "of the score; beyond 4 a mean is off",
+            )
             yield (
                 "Stein spread",
                 f"{low:.2f} to {high:.2f}",

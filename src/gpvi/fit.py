@@ -98,8 +98,7 @@ def fit(
     method = _continued_method(init) if method is None and isinstance(init, Posterior) else method
     method = GPVI() if method is None else method
     _check_arguments(target, method, steps, batch_size, init)
-    if batch_size is None and not isinstance(method, Selective):
-        batch_size = target.batch_size
+    batch_size = _batch_size(target, method, batch_size)
     rounds = _rounds(target, method, steps, optimizer, batch_size, init)
     if rounds:
         steps, optimizer = sum(rounds), method.default_optimizer(*rounds)
@@ -138,6 +137,11 @@ def fit(
         state, training = _best(attempt, density, key=run_key) if rounds else attempt(0)
         training = dataclasses.replace(training, start=start_report)
     return Posterior.from_training(method, target, affine, state, training)
+
+
+def _batch_size(target: Target, method: Method, given: int | None) -> int | None:
+    """The target's own, where none is given and the method takes batches."""
+    return target.batch_size if given is None and not isinstance(method, Selective) else given
 
 
 def _rounds(
@@ -201,6 +205,7 @@ def fit_seeds(
         _check_arguments(target, method, steps, batch_size, init)
     _check_one_form(targets)
     first = targets[0]
+    batch_size = _batch_size(first, method, batch_size)
     steps = method.default_steps(first.dim) if steps is None else steps
     optimizer = method.default_optimizer(steps) if optimizer is None else optimizer
     start_key, init_key, run_key = jax.random.split(key, 3)

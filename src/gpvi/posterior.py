@@ -14,7 +14,14 @@ from gpvi import convergence, export, specs, stein, storage, verdict
 from gpvi.affine import Affine
 from gpvi.carriers import Chains, Particles, Sampler, standard_normal
 from gpvi.coverage import missing, outside_evidence
-from gpvi.diagnostics import Diagnosis, conditioning, fold_fraction, importance, weighting
+from gpvi.diagnostics import (
+    Diagnosis,
+    conditioning,
+    fold_fraction,
+    importance,
+    smoothed_log_weights,
+    weighting,
+)
 from gpvi.errors import InputError, NotAvailableError, StorageError
 from gpvi.generators import AbstractGenerator, Preconditioned
 from gpvi.methods import Method
@@ -237,8 +244,6 @@ class Posterior:
         self._check_count(n)
         target = self._require_target("resample")
         self._require_density("resample")
-        from gpvi.diagnostics import smoothed_log_weights
-
         draw_key, choice_key = jax.random.split(key)
         with self._precision():
             x, log_q, _ = _draw_with_density(self.generator, proposals or 10 * n, draw_key)
@@ -476,9 +481,10 @@ def _stein(density: Whitened, u: Float[Array, "n d"], key: PRNGKeyArray) -> dict
     if finite.sum() < 3:
         return {}
     u, scores = u[finite], scores[finite]
-    spread = stein.identities(u, scores).spread
+    mean, spread = stein.identities(u, scores)
     found = stein.discrepancy(u, scores, key=key)
     return {
+        "stein_mean": float(jnp.abs(mean).max()),
         "stein_spread": (float(spread.min()), float(spread.max())),
         "discrepancy": float(found.value),
         "discrepancy_p": float(found.p_value),

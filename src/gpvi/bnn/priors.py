@@ -1,5 +1,6 @@
 """Priors over the weights of a network, each a product over weights with normalised log-densities."""
 
+from abc import abstractmethod
 from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
@@ -23,8 +24,9 @@ class Prior(Protocol):
 class _Gaussian:
     """w_i ~ N(0, s²), with one s for each array of weights."""
 
+    @abstractmethod
     def scale_of(self, leaf: Leaf, network: Network) -> float:
-        raise NotImplementedError
+        """s."""
 
     def log_prob(self, flat: Float[Array, " d"], network: Network) -> Scalar:
         """log p(w)."""

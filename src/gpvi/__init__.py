@@ -10,6 +10,7 @@ from gpvi import jacobian as solvers  # noqa: F401
 from gpvi import kernels as kernels
 from gpvi.calibration import sbc as sbc
 from gpvi.comparison import compare as compare
+from gpvi.cost import estimate as estimate
 from gpvi.fit import Event as Event
 from gpvi.fit import fit as fit
 from gpvi.methods import GFSD as GFSD

@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from gpvi.diagnostics import Diagnosis
-from gpvi.errors import GPVIError, InputError
-from gpvi.fit import TrainingWarning, fit
+from gpvi.errors import GPVIError, InputError, TrainingWarning
+from gpvi.fit import fit
 from gpvi.methods import Method
 from gpvi.posterior import Posterior
 from gpvi.progress import Meter

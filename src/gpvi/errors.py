@@ -32,3 +32,7 @@ class DivergenceError(GPVIError):
 
 class StorageError(GPVIError):
     """A saved posterior is damaged, foreign, or of a newer format."""
+
+
+class TrainingWarning(UserWarning):
+    """Training went on or stopped in a way the user should know of."""

@@ -410,7 +410,7 @@ class Evaluation(NamedTuple):
 
 def at_once(dim: int) -> int:
     """How many points are evaluated side by side where only their values are wanted: about 10⁶ numbers."""
-    return max(1, min(1_024, 1_000_000 // dim))
+    return max(1, min(1_000, 1_000_000 // dim))
 
 
 def evaluate(target: Density, x: Float[Array, "n d"], batch: PyTree = None) -> Evaluation:

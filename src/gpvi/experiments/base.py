@@ -12,8 +12,7 @@ import numpy as np
 import optax
 
 from gpvi import records, specs
-from gpvi.errors import InputError, UnknownOptionError
-from gpvi.fit import TrainingWarning
+from gpvi.errors import InputError, TrainingWarning, UnknownOptionError
 from gpvi.methods import Method
 from gpvi.posterior import Training
 from gpvi.progress import Meter, as_meter

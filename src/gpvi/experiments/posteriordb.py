@@ -71,6 +71,8 @@ FURTHER = 1_000
 FLOOR_REPLICATES = 40
 
 MEAN_TOLERANCE, SD_TOLERANCE, K_HAT_TOLERANCE = 0.05, 0.05, 0.7
+MISLEADING = 0.2
+"""A mean off by more standard deviations should never be called good."""
 
 
 class PosteriorDB:
@@ -108,6 +110,8 @@ class PosteriorDB:
         Metric("sd_error_weighted", "weighted sd error", "the same of the weighted draws"),
         Metric("mean_floor", "mean floor", "the mean error that as many exact draws have"),
         Metric("sd_floor", "sd floor", "the sd error that as many exact draws have"),
+        Metric("good", "said good", "whether the verdict of diagnose is good"),
+        Metric("misled", "misled", "whether it is although a mean is off by more than 0.2 sd"),
         Metric("seconds", "seconds", "from the model to the fit, compiling included", "seconds"),
         Metric("cpu_seconds", "CPU s", "processor time of the same, over all cores", "seconds"),
         Metric("draw_seconds", "s / 1,000", "1,000 further draws, after a first call for as many"),
@@ -115,7 +119,7 @@ class PosteriorDB:
     tables = (
         Table(
             "Agreement with the reference draws",
-            ("passed", "k_hat", "ess", "mean_error", "sd_error", "seconds", "draw_seconds"),
+            ("passed", "good", "k_hat", "ess", "mean_error", "sd_error", "seconds", "draw_seconds"),
             "Errors are the largest over the parameters; exact draws have the floor. Seconds count compilation.",
         ),
         Table(
@@ -214,7 +218,7 @@ def measured(
     found: Measurements[Any], problem: Problem, n: int, *, key: PRNGKeyArray
 ) -> dict[str, float]:
     """Fit once, and all that is measured of it."""
-    fit_key, draw_key, floor_key = jax.random.split(key, 3)
+    fit_key, draw_key, floor_key, verdict_key = jax.random.split(key, 4)
     with jax.enable_x64(True):
         jax.clear_caches()
         began, busy = time.perf_counter(), time.process_time()
@@ -226,6 +230,8 @@ def measured(
         found.note(*(f"{problem.case}: {note}" for note in fitted.notes))
         if isinstance(fitted, PosteriorFit):
             found.follow(fitted.posterior.training, problem.case)
+            verdict = fitted.posterior.diagnose(key=verdict_key).verdict
+            values["good"] = float(verdict.level == "good")
         draws = fitted.held or fitted.weighed(n, key=draw_key)
         x, ratios = problem.quantities(draws.sites), draws.log_ratios
         values["draw_seconds"] = further_seconds(fitted, key=draw_key)
@@ -243,6 +249,8 @@ def measured(
             f"{problem.case}: the standard deviations of {', '.join(unknown)} are not compared"
         )
     values |= compared(x, reference, None, k_hat)
+    if "good" in values:
+        values["misled"] = float(values["good"] and values["mean_error"] > MISLEADING)
     if weights is not None:
         values |= compared(x, reference, weights, k_hat, "_weighted")
     return values | floors(problem.reference, len(x), key=floor_key)

@@ -1,0 +1,106 @@
+"""What `gpvi.fit` refuses before anything is compiled: the value, the reason and the remedy."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from gpvi.errors import InputError, NotAvailableError
+from gpvi.methods import Method
+from gpvi.methods.base import Selective
+from gpvi.posterior import Posterior
+from gpvi.specs import require_choice
+from gpvi.target import Target
+
+
+def check_arguments(
+    target: Target, method: Method, steps: int | None, batch_size: int | None, init: Any
+) -> None:
+    """Refuse arguments of `fit` that cannot be used."""
+    if not isinstance(target, Target):
+        raise InputError(
+            f"target is {target!r}; wrap the log-density: gpvi.Target(log_density, dim=d)."
+        )
+    if isinstance(method, type) or not isinstance(method, Method):
+        raise InputError(
+            f"method is {method!r}; pass a method with its options, such as gpvi.GPVI()."
+        )
+    if steps is not None and (not _is_whole(steps) or steps < 1):
+        raise InputError(f"steps is {steps!r}; it must be a whole number ≥ 1.")
+    if batch_size is not None:
+        if target.size is None:
+            raise InputError(
+                f"batch_size is {batch_size}, but the target has no data: use the mini-batch form, "
+                "Target(log_likelihood=…, log_prior=…, data=…)."
+            )
+        if not _is_whole(batch_size) or not 1 <= batch_size <= target.size:
+            raise InputError(
+                f"batch_size is {batch_size!r}; it must be between 1 and the {target.size} data."
+            )
+    if isinstance(method, Selective):
+        planned = method.default_steps(target.dim) if steps is None else steps
+        method.check_run(int(planned), batch_size)
+    if isinstance(init, Posterior):
+        _check_continuation(init, method, target)
+    elif isinstance(init, jax.Array | np.ndarray):
+        _check_points(init, method, target)
+    elif init is not None:
+        require_choice(init, ("auto", "pathfinder", "laplace"), "init")
+
+
+def _check_points(points: Any, method: Method, target: Target) -> None:
+    n = getattr(method, "particles", None)
+    if method.generative or n is None:
+        raise NotAvailableError(
+            f"init is an array of points, but {type(method).__name__} has no particles to start there. "
+            "Use a particle method such as SVGD, or pass Target(initial=point)."
+        )
+    if np.shape(points) != (n, target.dim) or not np.isfinite(np.asarray(points)).all():
+        raise InputError(
+            f"init has shape {np.shape(points)}; pass finite points of shape ({n}, {target.dim}), one for each of the "
+            f"method's particles={n}."
+        )
+
+
+def _check_continuation(init: Posterior, method: Method, target: Target) -> None:
+    if init.method != method:
+        raise InputError(
+            f"init is a posterior of {init.method}, but the method is {method}. Continue with the same method, "
+            "or leave method out."
+        )
+    if init.dim != target.dim:
+        raise InputError(
+            f"init is a posterior of dimension {init.dim}, but the target has dim={target.dim}. "
+            "Continue on a target of the same coordinates."
+        )
+    if init.dtype != target.dtype:
+        raise InputError(
+            f"init is a posterior in {init.dtype}, but the target has dtype {target.dtype}. "
+            f"Continue with Target(…, dtype={init.dtype.name!r})."
+        )
+
+
+def check_one_form(targets: Sequence[Target]) -> None:
+    """One program serves all the targets, so that all but their arrays must be the first one's."""
+    if not targets:
+        raise InputError("targets is empty; pass one target for each seed.")
+
+    def form(target: Target) -> tuple:
+        leaves = jax.tree.map(
+            lambda leaf: (leaf.shape, leaf.dtype) if eqx.is_array(leaf) else leaf,
+            jax.tree.leaves(target),
+        )
+        return target.dim, target.temperature, target.dtype, target.names, leaves
+
+    for index, target in enumerate(targets):
+        if form(target) != form(targets[0]):
+            raise InputError(
+                f"targets[{index}] is not of the form of targets[0]: they may differ in the values of data and initial "
+                "alone. Define the functions once, and pass what differs as data."
+            )
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -1,0 +1,77 @@
+"""What a run will cost, before it is made."""
+
+import time
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import PRNGKeyArray
+
+from gpvi.affine import Affine
+from gpvi.fit import planned
+from gpvi.memory import GIB
+from gpvi.methods import Method
+from gpvi.program import chunk_length, compile_chunk
+from gpvi.target import Target, Whitened
+
+
+class Estimate(NamedTuple):
+    """The cost of a run."""
+
+    steps: int
+    """At most, where training may stop early."""
+    compile_seconds: float
+    step_seconds: float
+    memory: int | None
+    """Bytes at the height of the run; None where the compiler does not tell."""
+
+    @property
+    def seconds(self) -> float:
+        """Of all steps, and compiling."""
+        return self.compile_seconds + self.steps * self.step_seconds
+
+    def __str__(self) -> str:
+        memory = "" if self.memory is None else f", {self.memory / GIB:.3f} GiB of memory"
+        return (
+            f"{self.steps:,} steps of {1e3 * self.step_seconds:.2g} ms after {self.compile_seconds:.2g} s of "
+            f"compiling: {_duration(self.seconds)}{memory}"
+        )
+
+
+def estimate(
+    target: Target,
+    method: Method | None = None,
+    *,
+    key: PRNGKeyArray,
+    steps: int | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+    batch_size: int | None = None,
+) -> Estimate:
+    """What `gpvi.fit` with the same arguments will cost: its program is compiled, and run for one chunk of steps.
+
+    A `fit` that follows compiles nothing again. The search for a start and, where training goes in rounds, the looks
+    between them are not counted: a few seconds. A run that is not trusted begins anew, at most twice.
+    """
+    plan = planned(target, method, steps, optimizer, batch_size, "auto")
+    with target.precision():
+        target.check()
+        affine = Affine.identity(target.dim, target.dtype)
+        density = Whitened(target, Affine(target.starting_points(1, key=key)[0], affine.scale))
+        state = plan.method.init(density, plan.optimizer, key=key)
+        program = compile_chunk(plan, density, state)
+        arrays = eqx.filter(state, eqx.is_array)
+        began = time.perf_counter()
+        memory = program.memory(arrays, density, key)
+        compiled = time.perf_counter()
+        jax.block_until_ready(program(arrays, density, key, jnp.asarray(0)))
+        length, _ = chunk_length(plan.steps, plan.rounds)
+        step_seconds = (time.perf_counter() - compiled) / length
+    return Estimate(plan.steps, compiled - began, step_seconds, memory)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"about {seconds:.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 6_000 else f"about {seconds / 3600:.1f} h"

@@ -1,0 +1,32 @@
+"""How much memory there is, and what to say where a run needs more."""
+
+from pathlib import Path
+
+import jax
+
+GIB = 2**30
+_MEMINFO = Path("/proc/meminfo")
+
+
+def available() -> int | None:
+    """Bytes that the device of a computation, or the machine, can still give; None where nothing tells."""
+    device = jax.devices()[0]
+    if device.platform != "cpu":
+        found = device.memory_stats() or {}
+        return found.get("bytes_limit")
+    try:
+        lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
+        return 1024 * int(lines["MemAvailable"].split()[0])
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def shortage(needed: int | None) -> str | None:
+    """What to know where so many bytes are more than there are."""
+    there = available()
+    if needed is None or there is None or needed <= there:
+        return None
+    return (
+        f"a step needs {needed / GIB:.1f} GiB and {there / GIB:.1f} GiB are free: the run may be killed. Use fewer "
+        "particles, a smaller batch_size, or a generator whose last layer is factorised (rank=)"
+    )

@@ -1,0 +1,91 @@
+"""Going back: what is kept of a run, and what happens when a step is not finite."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, PyTree
+
+from gpvi.methods.base import State
+
+RETRIES = 8
+
+
+class Run:
+    """The last good state, and the way there.
+
+    A state is good if the step from it is finite. One reached at the end of a chunk is not known to be, so where the
+    first step of a chunk fails, the run goes back to the beginning of the chunk before.
+    """
+
+    def __init__(self, arrays: PyTree):
+        self.arrays = arrays
+        self.done = self.retries = 0
+        self.notes: list[str] = []
+        self.given_up = False
+        self._before: PyTree = None
+        self._record: list[dict[str, np.ndarray]] = []
+
+    def accept(self, arrays: PyTree, terms: dict[str, np.ndarray], taken: int) -> None:
+        """A chunk was finite."""
+        self._before, self.arrays = self.arrays, arrays
+        self.done += taken
+        self._record.append(terms)
+
+    def retreat(self, failure: "Failure") -> None:
+        """Go back, with half the step size; give up after `RETRIES`."""
+        self.retries += 1
+        where = f"step {self.done + failure.step}: {failure.term} is not finite"
+        if failure.step == 0 and failure.reported and self._before is not None:
+            self.arrays, self._before = self._before, None
+            self.done -= self._record.pop()[failure.term].shape[-1]
+        if self.retries > RETRIES:
+            self.given_up = True
+            self.notes.append(f"stopped at {where}, after {RETRIES} halvings of the step size")
+            return
+        self.arrays = _with_half_the_step_size(self.arrays, failure.lanes)
+        self.notes.append(f"{where}; went back to step {self.done} with half the step size")
+
+    def history(self) -> dict[str, np.ndarray]:
+        """Each reported term at every step."""
+        names = self._record[0] if self._record else {}
+        return {name: np.concatenate([terms[name] for terms in self._record], -1) for name in names}
+
+
+class Failure(NamedTuple):
+    """The first step that was not finite, the term that says so, and which of the lanes it was in."""
+
+    step: int
+    term: str
+    lanes: np.ndarray
+    reported: bool = True
+    """Whether a step reported it; otherwise it was seen in the state after the last one."""
+
+
+def first_failure(terms: dict[str, np.ndarray], arrays: PyTree) -> Failure | None:
+    """The first step of a chunk that is not finite, or the state after it."""
+    bad = {name: ~np.isfinite(values) for name, values in terms.items()}
+    steps = {name: int(np.nonzero(where)[-1].min()) for name, where in bad.items() if where.any()}
+    if steps:
+        name = min(steps, key=lambda name: steps[name])
+        lanes = np.asarray(np.any([where.any(-1) for where in bad.values()], axis=0))
+        return Failure(steps[name], name, lanes)
+    if _all_finite(arrays):
+        return None
+    values = next(iter(terms.values()))
+    everywhere = np.ones(values.shape[:-1], bool)
+    return Failure(values.shape[-1] - 1, "the state", everywhere, reported=False)
+
+
+def _with_half_the_step_size(state: State, lanes: np.ndarray) -> State:
+    damping = state.learner.damping
+    halved = jnp.where(jnp.asarray(lanes), damping / 2, damping)
+    return state._replace(learner=state.learner._replace(damping=halved))
+
+
+@jax.jit
+def _all_finite(arrays: PyTree) -> Bool[Array, ""]:
+    floats = jax.tree.leaves(eqx.filter(arrays, eqx.is_inexact_array))
+    return jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in floats]))

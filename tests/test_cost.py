@@ -1,0 +1,81 @@
+"""What a run will cost is told before it is made, and what it says is what the run does."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import gpvi
+from gpvi import cost, memory
+from gpvi.errors import InputError, TrainingWarning
+
+KEY = jax.random.key(0)
+METHOD = gpvi.SVGD(particles=200)
+
+
+def target(dim: int = 50) -> gpvi.Target:
+    return gpvi.Target(lambda x: -0.5 * jnp.square(x).sum(), dim=dim)
+
+
+def test_an_estimate_counts_the_steps_and_at_least_the_state():
+    found = gpvi.estimate(target(), METHOD, key=KEY, steps=40)
+    assert found.steps == 40
+    assert found.seconds == pytest.approx(found.compile_seconds + 40 * found.step_seconds)
+    assert found.memory is not None
+    particles = 200 * 50 * 4
+    assert 3 * particles < found.memory < 1_000 * particles
+    assert "40 steps" in str(found)
+
+
+def test_a_fit_after_an_estimate_compiles_its_steps_no_more():
+    one, compiled = target(), []
+
+    def on_compile(event, duration_secs, **_):
+        if "backend_compile" in event:
+            compiled.append(duration_secs)
+
+    gpvi.estimate(one, METHOD, key=KEY, steps=40)
+    gpvi.fit(one, METHOD, key=KEY, steps=40, init=None, progress=False)
+    jax.monitoring.register_event_duration_secs_listener(on_compile)
+    try:
+        gpvi.estimate(one, METHOD, key=KEY, steps=40)
+        gpvi.fit(one, METHOD, key=KEY, steps=40, init=None, progress=False)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(on_compile)
+    assert not compiled
+
+
+def test_more_particles_need_more_memory():
+    few, many = (
+        gpvi.estimate(target(), gpvi.SVGD(particles=n), key=KEY, steps=1).memory for n in (50, 400)
+    )
+    assert few is not None
+    assert many is not None
+    assert many > 8 * few
+
+
+def test_bad_arguments_are_refused_as_by_fit():
+    with pytest.raises(InputError, match="steps is 0"):
+        gpvi.estimate(target(), METHOD, key=KEY, steps=0)
+
+
+def test_a_run_that_needs_more_than_there_is_says_so(monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: 1_000)
+    with pytest.warns(TrainingWarning, match="fewer particles"):
+        posterior = gpvi.fit(target(), METHOD, key=KEY, steps=2, init=None, progress=False)
+    assert posterior.training.steps == 2
+    assert memory.shortage(500) is None
+    assert memory.shortage(None) is None
+
+
+def test_available_memory_is_known_or_not(monkeypatch, tmp_path):
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:   2 kB\n")
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
+    if jax.default_backend() == "cpu":
+        assert memory.available() == 2048
+        monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "absent")
+        assert memory.available() is None
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(59, "59 s"), (600, "10 min"), (7_200, "2.0 h")])
+def test_durations_are_in_words(seconds, words):
+    assert words in str(cost.Estimate(10, 0.0, seconds / 10, None))

@@ -61,7 +61,7 @@ def test_the_judge(before, now, missed, stops, monkeypatch):
     monkeypatch.setattr(pace, "inside_evidence", lambda *args, **options: now)
     monkeypatch.setattr(pace, "missing", lambda *args: missed)
     target = gpvi.Target(gaussian, dim=1)
-    judge = Judge(target, None, key=jax.random.key(0))
+    judge = Judge(target, lambda: None, key=jax.random.key(0))
     judge.last = None if before is None else Assessment(before, 0.0)
     state = SMALL.init(target, SMALL.default_optimizer(1), key=jax.random.key(0))
     why = judge(state)

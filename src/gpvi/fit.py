@@ -6,12 +6,14 @@ random is carried along.
 """
 
 import dataclasses
+import functools
+import os
 import signal
 import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -22,6 +24,7 @@ from jaxtyping import Array, Float, Key, PRNGKeyArray, PyTree
 
 from gpvi.affine import Affine
 from gpvi.arguments import check_arguments, check_one_form
+from gpvi.checkpoint import Checkpoints, Log, identity, probes
 from gpvi.coverage import outside_evidence
 from gpvi.errors import DivergenceError, TrainingWarning
 from gpvi.memory import shortage
@@ -66,6 +69,8 @@ def fit(
     | Posterior
     | Float[Array | np.ndarray, "n d"]
     | None = "auto",
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: int | None = None,
 ) -> Posterior:
     """Train `method` on `target`.
 
@@ -82,6 +87,10 @@ def fit(
         a target without starting points of its own, which networks have); "pathfinder" and "laplace" name the way; None
         keeps the coordinates as they are around `target.initial`; a `Posterior` is continued; and an array of points,
         (n, d), is where the particles of a particle method start.
+    checkpoint: a directory. The run is saved there as it goes, and the same call goes on from the newest good save, bit
+        for bit as if it had never stopped; a finished run returns at once. Another target, method, key or data are
+        refused. SIGTERM then saves before the process ends, and so does Ctrl-C.
+    every: how many steps lie between two saves; a minute by default.
 
     A step that is not finite sends the run back to its last good state with half the step size, at most
     eight times. Ctrl-C ends the run after the current chunk and returns what there is. Where all is left to the
@@ -90,10 +99,12 @@ def fit(
     """
     plan = planned(target, method, steps, optimizer, batch_size, init)
     method, optimizer = plan.method, plan.optimizer
+    saves = None if checkpoint is None else Checkpoints(checkpoint, every)
     start_key, init_key, run_key = jax.random.split(key, 3)
     with target.precision():
         target.check()
-        affine, start_report = _starting_coordinates(target, method, init, key=start_key)
+        begun = saves.start() if saves is not None else None
+        affine, start_report = begun or _starting_coordinates(target, method, init, key=start_key)
         density = Whitened(target, affine)
 
         def fresh(number: int) -> State:
@@ -104,19 +115,23 @@ def fit(
                 return _state_from_points(init, state, density)
             return state
 
-        advance = compile_chunk(plan, density, fresh(0))
+        first = fresh(0)
+        program = compile_chunk(plan, density, first)
+        if saves is not None:
+            arrays = eqx.filter(first, eqx.is_array)
+            who = identity(target, density, plan, program, arrays, key)
+            saves.open(who, probes(target), affine, start_report)
 
         def attempt(number: int, judge: Judge | None = None) -> tuple[State, Training]:
-            own_key = jax.random.fold_in(run_key, number)
+            log = None if saves is None else Log(saves, number)
+            state = fresh(number) if number else first
             return _train(
                 plan,
-                advance,
+                program,
                 density,
-                fresh(number),
-                as_meter(progress),
-                callbacks,
-                judge,
-                key=own_key,
+                state,
+                Watch(as_meter(progress), callbacks, judge, log),
+                key=jax.random.fold_in(run_key, number),
             )
 
         state, training = _best(attempt, density, key=run_key) if plan.rounds else attempt(0)
@@ -170,7 +185,7 @@ def _best(
     attempt: Callable[[int, Judge], tuple[State, Training]], density: Whitened, *, key: PRNGKeyArray
 ) -> tuple[State, Training]:
     """Train until the draws can be trusted; keep the best attempt, and report all."""
-    outside = outside_evidence(density, key=key)
+    outside = functools.cache(lambda: outside_evidence(density, key=key))
     tried: list[tuple[Assessment, State, Training]] = []
     while len(tried) < ATTEMPTS:
         judge = Judge(density, outside, key=key)
@@ -227,10 +242,9 @@ def fit_seeds(
             reports.append(report)
         plan = Plan(method, optimizer, steps, batch_size, lanes=len(targets))
         density, state = _stack(densities), _stack(states)
-        advance = compile_chunk(plan, density, state)
-        stacked, training = _train(
-            plan, advance, density, state, as_meter(progress), (), None, key=run_key
-        )
+        program = compile_chunk(plan, density, state)
+        watch = Watch(as_meter(progress))
+        stacked, training = _train(plan, program, density, state, watch, key=run_key)
     posteriors = []
     for lane, density in enumerate(densities):
         arrays, static = eqx.partition(stacked, eqx.is_array)
@@ -243,65 +257,89 @@ def fit_seeds(
     return posteriors
 
 
+class Watch(NamedTuple):
+    """Who looks at a run between its chunks."""
+
+    meter: Meter
+    callbacks: Sequence[Callback] = ()
+    judge: Judge | None = None
+    log: Log | None = None
+
+    def begin(self, arrays: PyTree) -> Run:
+        """The run where it stands: at its beginning, or where the newest checkpoint has it."""
+        run = Run(arrays)
+        if self.log is not None:
+            run = self.log.resumed(run)
+        if self.judge is not None:
+            self.judge.last = run.assessed
+        return run
+
+    def look(self, run: Run, event: Event, *, judging: bool) -> None:
+        """After a chunk: judge where a round ends, tell whoever wants to know, and save."""
+        if self.judge is not None and judging:
+            run.stopped = self.judge(event.state)
+            run.assessed = self.judge.last
+        for callback in self.callbacks:
+            callback(event)
+        if self.log is not None:
+            self.log.offer(run)
+
+    def end(self, run: Run) -> None:
+        """However it ended."""
+        self.meter.close()
+        if self.log is not None:
+            self.log.save(run)
+
+
 def _train(
-    plan: Plan,
-    advance: Program,
-    target: Density,
-    state: State,
-    meter: Meter,
-    callbacks: Sequence[Callback],
-    judge: Judge | None,
-    *,
-    key: PRNGKeyArray,
+    plan: Plan, program: Program, target: Density, state: State, watch: Watch, *, key: PRNGKeyArray
 ) -> tuple[State, Training]:
     """Run the chunks; return the last good state and the record of what happened."""
     length, _ = chunk_length(plan.steps, plan.rounds)
     ends = set(np.cumsum(plan.rounds).tolist())
     arrays, static = eqx.partition(state, eqx.is_array)
-    run, steps, stopped = Run(arrays), plan.steps, f"{plan.steps:,} steps"
-    began = time.perf_counter()
-    meter.start(steps, _label(plan, target))
-    with _Interrupts() as interrupted:
+    run = watch.begin(arrays)
+    began = time.perf_counter() - run.seconds
+    watch.meter.start(plan.steps, _label(plan, target))
+    with _Interrupts(term=watch.log is not None) as interrupted:
         try:
-            if short := shortage(advance.memory(run.arrays, target, key)):
-                run.notes.append(short)
-            while run.done < steps and not run.given_up:
-                arrays, terms = advance(
+            if run.going(plan.steps):
+                run.warn(shortage(program.memory(run.arrays, target, key)))
+            while run.going(plan.steps) and not interrupted():
+                arrays, terms = program(
                     jax.tree.map(jnp.copy, run.arrays),
                     target,
                     jax.random.fold_in(key, run.retries),
                     jnp.asarray(run.done),
                 )
-                taken = min(length, steps - run.done)
+                taken = min(length, plan.steps - run.done)
                 terms = {name: np.asarray(value)[..., :taken] for name, value in terms.items()}
                 failure = first_failure(terms, arrays)
                 if failure is not None:
                     run.retreat(failure)
                     continue
                 run.accept(arrays, terms, taken)
-                meter.update(run.done, _message(plan.method, terms))
+                run.seconds = time.perf_counter() - began
+                watch.meter.update(run.done, _message(plan.method, terms))
                 event = Event(run.done, plan.steps, _latest(terms), eqx.combine(arrays, static))
-                for callback in callbacks:
-                    callback(event)
-                if interrupted():
-                    run.notes.append(f"interrupted after step {run.done} of {steps}")
-                    break
-                why = judge(event.state) if judge is not None and run.done in ends else None
-                if why is not None:
-                    stopped = f"stopped after {run.done:,} of at most {steps:,} steps: {why}"
-                    steps = run.done
+                watch.look(run, event, judging=run.done in ends)
         except StopIteration:
-            run.notes.append(f"stopped by a callback after step {run.done} of {steps}")
+            run.warn(f"stopped by a callback after step {run.done} of {plan.steps}")
         finally:
-            meter.close()
+            watch.end(run)
+    if interrupted() and run.going(plan.steps):
+        again = "" if watch.log is None else "; the same call goes on from there"
+        run.warn(f"interrupted after step {run.done} of {plan.steps}{again}")
+    if interrupted() == signal.SIGTERM:
+        raise SystemExit(f"gpvi: {run.notes[-1] if run.notes else 'the run was finished'}.")
     _say(run.notes, nothing_done=run.done == 0 and not interrupted())
     training = Training(
         run.done,
-        steps,
-        time.perf_counter() - began,
+        plan.steps if run.stopped is None else run.done,
+        run.seconds,
         run.history(),
         tuple(run.notes),
-        chosen=f"{_label(plan, target)}; {stopped}",
+        chosen=f"{_label(plan, target)}; {run.ending(plan.steps)}",
     )
     return eqx.combine(run.arrays, static), training
 
@@ -384,20 +422,23 @@ def _message(method: Method, terms: dict[str, np.ndarray]) -> str:
 
 
 class _Interrupts:
-    """While open, the first Ctrl-C is noted instead of raised; the second is raised as usual."""
+    """While open, the first Ctrl-C (and SIGTERM, where asked for) is noted instead of raised; the second is raised."""
 
-    def __enter__(self) -> Callable[[], bool]:
-        self._seen = False
-        self._active = threading.current_thread() is threading.main_thread()
-        if self._active:
-            self._previous = signal.signal(signal.SIGINT, self._note)
+    def __init__(self, *, term: bool):
+        self._watched = (signal.SIGINT, signal.SIGTERM) if term else (signal.SIGINT,)
+
+    def __enter__(self) -> Callable[[], int]:
+        self._seen = 0
+        self._previous = {}
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._note) for number in self._watched}
         return lambda: self._seen
 
     def _note(self, number: int, frame: Any) -> None:
         if self._seen:
             raise KeyboardInterrupt
-        self._seen = True
+        self._seen = number
 
     def __exit__(self, *exception: object) -> None:
-        if self._active:
-            signal.signal(signal.SIGINT, self._previous)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)

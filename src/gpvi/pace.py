@@ -5,6 +5,7 @@ are weighed against the posterior: training stops where they fit, or where the E
 cannot be trusted, it begins anew; of all attempts the best is kept, and all are told, as a check on several modes.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import PRNGKeyArray
@@ -72,7 +73,9 @@ class Assessment(NamedTuple):
 class Judge:
     """Assesses the state at the end of each round of one attempt."""
 
-    def __init__(self, target: Density, outside: Outside | None, *, key: PRNGKeyArray):
+    def __init__(
+        self, target: Density, outside: Callable[[], Outside | None], *, key: PRNGKeyArray
+    ):
         self._target, self._outside, self._key = target, outside, key
         self.last: Assessment | None = None
 
@@ -82,7 +85,7 @@ class Judge:
         assert isinstance(model, AbstractGenerator)
         before = self.last
         seen = inside_evidence(self._target, model, key=self._key)
-        self.last = Assessment(seen, missing(seen, self._outside))
+        self.last = Assessment(seen, missing(seen, self._outside()))
         if self.last.settled:
             return f"the draws fit ({self.last})"
         if before is None:

@@ -76,6 +76,11 @@ class Program:
             self._compiled[form] = self._chunk.lower(*arguments).compile()
         return self._compiled[form]
 
+    def text(self, arrays: PyTree, target: Density, key: PRNGKeyArray) -> str:
+        """What was traced, constants included: the same for the same run in any process."""
+        arguments = (arrays, eqx.filter(target, eqx.is_array), key, jnp.asarray(0))
+        return self._chunk.lower(*arguments).as_text()
+
     def memory(self, arrays: PyTree, target: Density, key: PRNGKeyArray) -> int | None:
         """Bytes at the height of a run, which keeps two more copies of the state to go back to."""
         arguments = (arrays, eqx.filter(target, eqx.is_array), key, jnp.asarray(0))

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
 from gpvi.methods.base import State
+from gpvi.pace import Assessment
 
 RETRIES = 8
 
@@ -22,15 +23,36 @@ class Run:
 
     def __init__(self, arrays: PyTree):
         self.arrays = arrays
+        self.before: PyTree = None
+        """The state at the beginning of the last chunk, to go back to; None where there is none."""
         self.done = self.retries = 0
         self.notes: list[str] = []
         self.given_up = False
-        self._before: PyTree = None
+        self.stopped: str | None = None
+        """Why it was judged to be done before its time."""
+        self.assessed: Assessment | None = None
+        self.seconds = 0.0
+        """Of earlier parts of the run."""
         self._record: list[dict[str, np.ndarray]] = []
+
+    def going(self, steps: int) -> bool:
+        """Whether there is something left to do."""
+        return self.done < steps and not self.given_up and self.stopped is None
+
+    def ending(self, steps: int) -> str:
+        """How long it took, and why not longer."""
+        if self.stopped is None:
+            return f"{steps:,} steps"
+        return f"stopped after {self.done:,} of at most {steps:,} steps: {self.stopped}"
+
+    def warn(self, note: str | None) -> None:
+        """Something the user should know."""
+        if note is not None:
+            self.notes.append(note)
 
     def accept(self, arrays: PyTree, terms: dict[str, np.ndarray], taken: int) -> None:
         """A chunk was finite."""
-        self._before, self.arrays = self.arrays, arrays
+        self.before, self.arrays = self.arrays, arrays
         self.done += taken
         self._record.append(terms)
 
@@ -38,8 +60,8 @@ class Run:
         """Go back, with half the step size; give up after `RETRIES`."""
         self.retries += 1
         where = f"step {self.done + failure.step}: {failure.term} is not finite"
-        if failure.step == 0 and failure.reported and self._before is not None:
-            self.arrays, self._before = self._before, None
+        if failure.step == 0 and failure.reported and self.before is not None:
+            self.arrays, self.before = self.before, None
             self.done -= self._record.pop()[failure.term].shape[-1]
         if self.retries > RETRIES:
             self.given_up = True
@@ -52,6 +74,19 @@ class Run:
         """Each reported term at every step."""
         names = self._record[0] if self._record else {}
         return {name: np.concatenate([terms[name] for terms in self._record], -1) for name in names}
+
+    def chunks(self) -> list[int]:
+        """The lengths of the chunks that the history is made of."""
+        return [next(iter(terms.values())).shape[-1] for terms in self._record]
+
+    def restore(self, history: dict[str, np.ndarray], chunks: list[int]) -> None:
+        """Take up a history of so many steps in each chunk."""
+        ends = np.cumsum(chunks)[:-1]
+        parts = {name: np.split(values, ends, axis=-1) for name, values in history.items()}
+        self._record = [
+            {name: values[number] for name, values in parts.items()}
+            for number in range(len(chunks))
+        ]
 
 
 class Failure(NamedTuple):

@@ -1,0 +1,303 @@
+"""Checkpoints: a run that dies goes on from the newest good one, as if it had never stopped.
+
+A checkpoint is a directory as `gpvi.storage` writes it, all or nothing, with checksums. It holds the state, the state
+before it (to go back to), what every step reported, and who the run is: the method, the plan, the key, a hash of the
+data, a hash of the program that was traced, and log p at a few points. Step t draws from keys folded from t, so
+nothing else is needed to continue bit for bit on the same hardware.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray, PyTree
+
+from gpvi import specs, storage
+from gpvi.affine import Affine
+from gpvi.diagnostics import Importance
+from gpvi.errors import InputError, StorageError
+from gpvi.pace import Assessment
+from gpvi.program import Plan, Program
+from gpvi.recovery import Run
+from gpvi.target import Target, Whitened
+
+KEPT = 2
+"""Checkpoints of an attempt that stay: the newest, and the one before it should the newest be damaged."""
+PAUSE = 60.0
+"""Seconds between two checkpoints where nobody says how many steps."""
+PROBES = 3
+PROBE_TOLERANCE = 1e-3
+_NAME = re.compile(r"attempt-(\d{1,3})-step-(\d{1,12})")
+
+
+def identity(
+    target: Target,
+    density: Whitened,
+    plan: Plan,
+    program: Program,
+    arrays: PyTree,
+    key: PRNGKeyArray,
+) -> dict[str, str]:
+    """What must agree for a run to be the same run, by the words that name it in a message."""
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(target.data) if eqx.is_array(leaf)]
+    shapes = [f"{leaf.dtype}{leaf.shape}" for leaf in leaves]
+    return {
+        "method": repr(specs.to_json(plan.method)),
+        "number of steps": repr((plan.steps, plan.rounds)),
+        "batch size": repr(plan.batch_size),
+        "key": np.asarray(jax.random.key_data(key)).tobytes().hex(),
+        "data": _digest(*map(str.encode, shapes), *(leaf.tobytes() for leaf in leaves)),
+        "program": _digest(program.text(arrays, density, key).encode()),
+    }
+
+
+def probes(target: Target) -> list[float]:
+    """log p at a few points that depend on nothing but the target."""
+    points = target.starting_points(PROBES, key=jax.random.key(0))
+    return [float(target.log_density(point)) for point in points]
+
+
+def _digest(*parts: bytes) -> str:
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(len(part).to_bytes(8, "little"))
+        found.update(part)
+    return found.hexdigest()
+
+
+class Checkpoints:
+    """Those of one run in one directory."""
+
+    def __init__(self, directory: str | os.PathLike[str], every: int | None = None):
+        if every is not None and (isinstance(every, bool) or every < 1):
+            raise InputError(f"every is {every!r}; give the number of steps, ≥ 1, or leave it out.")
+        self._directory = Path(directory)
+        if self._directory.exists() and not self._directory.is_dir():
+            raise InputError(
+                f"checkpoint is {str(directory)!r}, which is a file; name a directory."
+            )
+        self._every = every
+        self._saved_at, self._saved_step = time.monotonic(), 0
+        self._who: dict[str, Any] = {}
+        self._affine = Affine.identity(1, "float32")
+        self._start = ""
+        self._failed = False
+
+    def start(self) -> tuple[Affine, str] | None:
+        """The coordinates of the run, if it has begun, and how they were found."""
+        for attempt in range(len(self._found()) + 1):
+            for document, arrays in self._good(attempt, []):
+                place = Affine(
+                    jnp.asarray(arrays["affine.location"]), jnp.asarray(arrays["affine.scale"])
+                )
+                return place, str(document["start"])
+        return None
+
+    def open(self, who: Mapping[str, str], probed: list[float], affine: Affine, start: str) -> None:
+        """Say who the run is, before anything is saved or resumed."""
+        self._who = {"identity": dict(who), "probes": probed}
+        self._affine, self._start = affine, start
+
+    def resumed(self, attempt: int, fresh: Run) -> Run:
+        """The run of this attempt as the newest good checkpoint has it; `fresh` where there is none."""
+        notes: list[str] = []
+        for document, arrays in self._good(attempt, notes):
+            self._check_same(document)
+            run = _decoded(document, arrays, fresh)
+            run.notes += notes
+            self._saved_at, self._saved_step = time.monotonic(), run.done
+            return run
+        fresh.notes += notes
+        self._saved_at, self._saved_step = time.monotonic(), 0
+        return fresh
+
+    def offer(self, attempt: int, run: Run) -> None:
+        """Save if it is time."""
+        if self._every is None:
+            due = time.monotonic() - self._saved_at >= PAUSE
+        else:
+            due = run.done - self._saved_step >= self._every
+        if due:
+            self.save(attempt, run)
+
+    def save(self, attempt: int, run: Run) -> None:
+        """Save now. A disk that is full or read-only is told in the run's notes, once; training goes on."""
+        document, arrays = _encoded(run)
+        document |= self._who | {"start": self._start}
+        arrays |= {
+            "affine.location": np.asarray(self._affine.location),
+            "affine.scale": np.asarray(self._affine.scale),
+        }
+        try:
+            storage.write(self._path(attempt, run.done), document, arrays)
+        except StorageError as error:
+            if not self._failed:
+                run.notes.append(f"no checkpoint at step {run.done}: {error}")
+            self._failed = True
+            return
+        self._saved_at, self._saved_step, self._failed = time.monotonic(), run.done, False
+        for step in sorted(self._found().get(attempt, ()))[:-KEPT]:
+            shutil.rmtree(self._path(attempt, step), ignore_errors=True)
+        for earlier in range(attempt):
+            for step in sorted(self._found().get(earlier, ()))[:-1]:
+                shutil.rmtree(self._path(earlier, step), ignore_errors=True)
+
+    def _path(self, attempt: int, step: int) -> Path:
+        return self._directory / f"attempt-{attempt}-step-{step}"
+
+    def _found(self) -> dict[int, list[int]]:
+        """The steps of each attempt that seem to be there."""
+        steps: dict[int, list[int]] = {}
+        names = os.listdir(self._directory) if self._directory.is_dir() else []
+        for name in names:
+            if match := _NAME.fullmatch(name):
+                steps.setdefault(int(match[1]), []).append(int(match[2]))
+        return steps
+
+    def _good(
+        self, attempt: int, notes: list[str]
+    ) -> Iterator[tuple[dict[str, Any], dict[str, np.ndarray]]]:
+        """The checkpoints of an attempt that can be read, the newest first."""
+        for step in sorted(self._found().get(attempt, ()), reverse=True):
+            try:
+                document, arrays = storage.read(self._path(attempt, step))
+                _expect_form(document, arrays)
+            except StorageError as error:
+                notes.append(
+                    f"the checkpoint of step {step} is damaged and was passed over: {error}"
+                )
+                continue
+            yield document, arrays
+
+    def _check_same(self, document: Mapping[str, Any]) -> None:
+        mine, theirs = self._who["identity"], document["identity"]
+        other = [name for name, value in mine.items() if theirs.get(name) != value]
+        if not np.allclose(
+            self._who["probes"],
+            document["probes"],
+            PROBE_TOLERANCE,
+            PROBE_TOLERANCE,
+            equal_nan=True,
+        ):
+            other.append("log-density")
+        if other:
+            raise InputError(
+                f"{self._directory} holds checkpoints of another run: {', '.join(other)} differ"
+                f"{'s' * (len(other) == 1)}. Name another directory, or call fit as that run did"
+                " (a new version of JAX or gpvi may also change the program)."
+            )
+
+
+class Log(NamedTuple):
+    """The checkpoints of one attempt of a run."""
+
+    checkpoints: Checkpoints
+    attempt: int
+
+    def resumed(self, fresh: Run) -> Run:
+        """Where the attempt stands."""
+        return self.checkpoints.resumed(self.attempt, fresh)
+
+    def offer(self, run: Run) -> None:
+        """Save if it is time."""
+        self.checkpoints.offer(self.attempt, run)
+
+    def save(self, run: Run) -> None:
+        """Save now."""
+        self.checkpoints.save(self.attempt, run)
+
+
+def _encoded(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    assessed = run.assessed
+    document = {
+        "done": run.done,
+        "retries": run.retries,
+        "notes": list(run.notes),
+        "given_up": run.given_up,
+        "seconds": run.seconds,
+        "stopped": run.stopped,
+        "assessed": None if assessed is None else [list(assessed.seen), assessed.missed],
+        "history": list(run.history()),
+        "chunks": run.chunks(),
+        "before": run.before is not None,
+    }
+    arrays = {f"history/{name}": values for name, values in run.history().items()}
+    for prefix, tree in (("state", run.arrays), ("before", run.before)):
+        for number, leaf in enumerate(jax.tree.leaves(tree)):
+            arrays[f"{prefix}/{number}"] = _plain(leaf)
+    return document, arrays
+
+
+def _decoded(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray], fresh: Run) -> Run:
+    def tree(prefix: str) -> PyTree:
+        leaves, structure = jax.tree.flatten(fresh.arrays)
+        found = [arrays[f"{prefix}/{number}"] for number in range(len(leaves))]
+        for new, old in zip(found, leaves, strict=True):
+            if (new.shape, new.dtype) != (_plain(old).shape, _plain(old).dtype):
+                raise StorageError("the arrays of the checkpoint do not fit the method.")
+        return jax.tree.unflatten(
+            structure, [_like(new, old) for new, old in zip(found, leaves, strict=True)]
+        )
+
+    run = Run(tree("state"))
+    run.before = tree("before") if document["before"] else None
+    run.done, run.retries = document["done"], document["retries"]
+    run.notes, run.given_up = list(document["notes"]), document["given_up"]
+    run.seconds, run.stopped = document["seconds"], document["stopped"]
+    if document["assessed"] is not None:
+        seen, missed = document["assessed"]
+        run.assessed = Assessment(Importance(*seen), missed)
+    history = {name: arrays[f"history/{name}"] for name in document["history"]}
+    run.restore(history, document["chunks"])
+    return run
+
+
+def _plain(leaf: Any) -> np.ndarray:
+    """An array of numbers: of keys, their data."""
+    keys = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(leaf) if keys else leaf)
+
+
+def _like(array: np.ndarray, leaf: Any) -> Any:
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(leaf))
+    return jnp.asarray(array)
+
+
+_FORM: dict[str, type | tuple[type, ...]] = {
+    "identity": dict,
+    "probes": list,
+    "start": str,
+    "done": int,
+    "retries": int,
+    "notes": list,
+    "given_up": bool,
+    "seconds": (int, float),
+    "stopped": (str, type(None)),
+    "assessed": (list, type(None)),
+    "history": list,
+    "chunks": list,
+    "before": bool,
+}
+
+
+def _expect_form(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Refuse a document that `save` did not write."""
+    for name, kind in _FORM.items():
+        if not isinstance(document.get(name), kind):
+            raise StorageError(f"{name!r} of the checkpoint is {document.get(name)!r}.")
+    needed = {"affine.location", "affine.scale", *(f"history/{n}" for n in document["history"])}
+    if not needed <= arrays.keys():
+        raise StorageError("the checkpoint lacks arrays.")
+    lengths = {arrays[f"history/{name}"].shape[-1:] for name in document["history"]}
+    if not lengths <= {(document["done"],)} or sum(document["chunks"]) != document["done"]:
+        raise StorageError("the history of the checkpoint does not fit its step.")

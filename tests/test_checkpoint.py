@@ -1,0 +1,336 @@
+"""A run that is stopped at any moment and called again ends as if it had never stopped, bit for bit."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import warnings
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import gpvi
+from gpvi import checkpoint, storage
+from gpvi.errors import InputError, TrainingWarning
+from gpvi.generators import Linear
+
+KEY = jax.random.key(3)
+STEPS, CHUNK = 100, 2
+METHODS = {
+    "GPVI": gpvi.GPVI(generator=Linear(), particles=8),
+    "helper": gpvi.GPVI(
+        generator=gpvi.generators.Residual(hidden=(4,)),
+        gradient="functional",
+        solver="helper",
+        particles=8,
+    ),
+    "AmortizedSVGD": gpvi.AmortizedSVGD(generator=Linear(), particles=8),
+    "SVGD": gpvi.SVGD(particles=8),
+    "MeanFieldVI": gpvi.MeanFieldVI(particles=8),
+    "DeepEnsemble": gpvi.DeepEnsemble(members=3),
+}
+DATA = np.linspace(-1, 1, 12)
+
+
+def log_likelihood(x, y):
+    return -0.5 * jnp.square(y - x.sum())
+
+
+def log_prior(x):
+    return -0.5 * jnp.square(x).sum()
+
+
+TARGET = gpvi.Target(log_likelihood=log_likelihood, log_prior=log_prior, data=DATA, dim=2)
+
+
+def fit(method=METHODS["SVGD"], target=TARGET, **options):
+    options = {
+        "key": KEY,
+        "steps": STEPS,
+        "batch_size": 5,
+        "init": None,
+        "progress": False,
+    } | options
+    return gpvi.fit(target, method, **options)
+
+
+def stop_at(step):
+    def callback(event):
+        if event.step >= step:
+            raise StopIteration
+
+    return callback
+
+
+def bits(posterior) -> list[bytes]:
+    leaves = jax.tree.leaves(eqx.filter(posterior.model, eqx.is_array))
+    return [np.asarray(leaf).tobytes() for leaf in leaves]
+
+
+def stopped(directory, step, **options) -> None:
+    with pytest.warns(TrainingWarning, match="stopped by a callback"):
+        fit(checkpoint=directory, callbacks=[stop_at(step)], **options)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_goes_on_bit_for_bit(name, tmp_path):
+    whole = fit(METHODS[name])
+    for step in (10, 50):
+        stopped(tmp_path, step, method=METHODS[name])
+    with pytest.warns(TrainingWarning):
+        resumed = fit(METHODS[name], checkpoint=tmp_path)
+    assert bits(resumed) == bits(whole)
+    assert resumed.training.steps == STEPS
+    for term, values in whole.training.history.items():
+        np.testing.assert_array_equal(values, resumed.training.history[term])
+
+
+def test_rounds_go_on_too(tmp_path):
+    target = gpvi.Target(lambda x: -0.5 * jnp.square(x).sum() - 0.1 * x[0] ** 4, dim=1)
+    method = gpvi.GPVI(particles=64)
+    options = {"key": KEY, "progress": False}
+    whole = gpvi.fit(target, method, **options)
+    with pytest.warns(TrainingWarning, match="stopped by a callback"):
+        gpvi.fit(target, method, checkpoint=tmp_path, callbacks=[stop_at(250)], **options)
+    with pytest.warns(TrainingWarning):
+        resumed = gpvi.fit(target, method, checkpoint=tmp_path, **options)
+    assert bits(resumed) == bits(whole)
+    assert resumed.training.chosen == whole.training.chosen
+    assert resumed.training.start == whole.training.start
+
+
+def test_a_finished_run_returns_at_once(tmp_path):
+    done, steps = fit(checkpoint=tmp_path), []
+    again = fit(checkpoint=tmp_path, callbacks=[lambda event: steps.append(event.step)])
+    assert bits(again) == bits(done)
+    assert not steps
+    assert again.training.seconds == done.training.seconds
+
+
+def test_saves_are_every_so_often_and_few_stay(tmp_path, monkeypatch):
+    written, write = [], storage.write
+
+    def noted(path, *rest):
+        written.append(int(Path(path).name.split("-")[-1]))
+        write(path, *rest)
+
+    monkeypatch.setattr(storage, "write", noted)
+    fit(checkpoint=tmp_path, every=20)
+    assert written == [20, 40, 60, 80, 100, 100]
+    assert sorted(os.listdir(tmp_path)) == ["attempt-0-step-100", "attempt-0-step-80"]
+
+
+@pytest.mark.parametrize(
+    ("what", "changed"),
+    {
+        "key": {"key": jax.random.key(4)},
+        "number of steps": {"steps": 2 * STEPS},
+        "batch size": {"batch_size": 6},
+        "method": {"method": gpvi.SVGD(particles=9)},
+        "program": {"optimizer": optax.adam(0.3)},
+        "data": {
+            "target": gpvi.Target(
+                log_likelihood=log_likelihood, log_prior=log_prior, data=DATA + 1, dim=2
+            )
+        },
+        "log-density": {
+            "target": gpvi.Target(
+                log_likelihood=log_likelihood,
+                log_prior=lambda x: 2 * log_prior(x),
+                data=DATA,
+                dim=2,
+            )
+        },
+    }.items(),
+)
+def test_another_run_is_refused(what, changed, tmp_path):
+    fit(checkpoint=tmp_path)
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(InputError, match=f"another run: .*{what}"):
+        fit(checkpoint=tmp_path, **changed)
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "empty", "foreign"])
+def test_a_damaged_checkpoint_is_passed_over(damage, tmp_path):
+    whole = fit()
+    stopped(tmp_path, 60, every=20)
+    newest = tmp_path / "attempt-0-step-60"
+    arrays = newest / storage.ARRAYS
+    content = arrays.read_bytes()
+    if damage == "truncate":
+        arrays.write_bytes(content[: len(content) // 2])
+    elif damage == "flip":
+        arrays.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif damage == "remove":
+        arrays.unlink()
+    elif damage == "empty":
+        shutil.rmtree(newest)
+        newest.mkdir()
+    else:
+        shutil.rmtree(newest)
+        storage.write(newest, {"done": "all"}, {})
+    with pytest.warns(TrainingWarning, match="step 60 is damaged and was passed over"):
+        resumed = fit(checkpoint=tmp_path)
+    assert bits(resumed) == bits(whole)
+
+
+def test_a_disk_that_refuses_is_told_and_training_goes_on(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(storage, "_write_files", full)
+    with pytest.warns(TrainingWarning, match="no checkpoint at step 20.*No space left") as seen:
+        posterior = fit(checkpoint=tmp_path, every=20)
+    assert bits(posterior) == bits(fit())
+    assert sum("no checkpoint" in str(each.message) for each in seen) == 1
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("every", [0, -1, True])
+def test_a_bad_interval_is_refused(every, tmp_path):
+    with pytest.raises(InputError, match="every is"):
+        fit(checkpoint=tmp_path, every=every)
+
+
+def test_a_file_is_no_directory(tmp_path):
+    (tmp_path / "here").write_text("")
+    with pytest.raises(InputError, match="is a file"):
+        fit(checkpoint=tmp_path / "here")
+
+
+def test_foreign_names_in_the_directory_are_left_alone(tmp_path):
+    (tmp_path / "attempt-x-step-3").mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
+    fit(checkpoint=tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "attempt-x-step-3").is_dir()
+
+
+def test_a_state_that_failed_goes_back_as_it_would_have(tmp_path):
+    """The NaN policy holds through resumes: the retreat after the stop is the one of the whole run."""
+    walled = gpvi.Target(lambda x: jnp.where(x @ x < 9, -50 * (x - 1) @ (x - 1), jnp.nan), dim=2)
+    rate = lambda count: jnp.where(count < 40, 0.0, 1.0)  # noqa: E731
+    options = {"target": walled, "optimizer": optax.sgd(rate), "batch_size": None}
+    stopped(tmp_path, 40, method=METHODS["GPVI"], **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrainingWarning)
+        whole = fit(METHODS["GPVI"], **options)
+        resumed = fit(METHODS["GPVI"], checkpoint=tmp_path, **options)
+    assert "half the step size" in whole.training.notes[0]
+    assert bits(resumed) == bits(whole)
+    assert resumed.training.notes[1:] == whole.training.notes
+
+
+def test_probes_tell_densities_apart():
+    with TARGET.precision():
+        mine = checkpoint.probes(TARGET)
+        assert mine == checkpoint.probes(TARGET)
+        other = gpvi.Target(
+            log_likelihood=log_likelihood, log_prior=lambda x: 0.0, data=DATA, dim=2
+        )
+        assert not np.allclose(mine, checkpoint.probes(other))
+
+
+SCRIPT = textwrap.dedent("""
+    import os, signal, sys
+    import jax, jax.numpy as jnp, numpy as np
+    import gpvi
+    from gpvi import storage
+
+    directory, number, when, method = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    method = {"SVGD": gpvi.SVGD(particles=8), "MeanFieldVI": gpvi.MeanFieldVI(particles=8),
+              "GPVI": gpvi.GPVI(generator=gpvi.generators.Linear(), particles=8)}[method]
+    target = gpvi.Target(lambda x: -0.5 * jnp.square(x).sum(), dim=2)
+    calls = 0
+
+    def tick():
+        global calls
+        calls += 1
+        if calls == when:
+            os.kill(os.getpid(), number)
+
+    sync = storage._sync
+    storage._sync = lambda path: (sync(path), tick())  # within a save, between its files
+    found = gpvi.fit(target, method, key=jax.random.key(0), steps=100, init=None, progress=False,
+                     checkpoint=directory, every=2, callbacks=[lambda event: tick()])
+    leaves = jax.tree.leaves(found.model)
+    print(b"".join(np.asarray(a).tobytes() for a in leaves if hasattr(a, "dtype")).hex())
+""")
+
+
+def run_script(directory, number: int, when: int, method: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-c",
+            SCRIPT,
+            str(directory),
+            str(number),
+            str(when),
+            method,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def killed_and_resumed(directory, moments: list[int], method: str) -> str:
+    for moment in moments:
+        assert run_script(directory, signal.SIGKILL, moment, method).returncode == -signal.SIGKILL
+        partial = [n for n in os.listdir(directory) if n.startswith("attempt")]
+        for name in partial:
+            storage.read(directory / name)
+    return run_script(directory, 0, -1, method).stdout
+
+
+def test_killed_at_any_moment_a_run_ends_the_same(tmp_path):
+    whole = run_script(tmp_path / "whole", 0, -1, "SVGD").stdout
+    assert whole
+    assert killed_and_resumed(tmp_path / "killed", [7, 40], "SVGD") == whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["SVGD", "MeanFieldVI", "GPVI"])
+def test_killed_ten_times_a_run_ends_the_same(method, tmp_path):
+    whole = run_script(tmp_path / "whole", 0, -1, method).stdout
+    moments = np.random.default_rng(len(method)).integers(1, 45, 10).tolist()
+    assert killed_and_resumed(tmp_path / "killed", moments, method) == whole
+
+
+def test_a_terminated_run_saves_and_says_how_to_go_on(tmp_path):
+    ended = run_script(tmp_path, signal.SIGTERM, 30, "SVGD")
+    assert ended.returncode != 0
+    assert "the same call goes on" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    steps = [int(n.split("-")[-1]) for n in os.listdir(tmp_path)]
+    assert 0 < max(steps) < 100
+
+
+def test_every_field_of_a_run_is_saved():
+    """A field added to `Run` must be added to checkpoints."""
+    from gpvi.recovery import Run
+
+    assert set(vars(Run({}))) == {
+        "arrays",
+        "before",
+        "done",
+        "retries",
+        "notes",
+        "given_up",
+        "stopped",
+        "assessed",
+        "seconds",
+        "_record",
+    }

@@ -491,6 +491,21 @@ def test_lanes_have_their_own_randomness_and_starts():
     assert one.training.start == two.training.start
 
 
+def test_lanes_of_one_target_share_its_data_and_lanes_of_equal_ones_do_as_well():
+    stack = importlib.import_module("gpvi.fit")._stack
+    one, alike = regression(), regression()
+    together, shared = stack([one, one], share=True)
+    assert shared
+    assert all(shared)
+    assert jax.tree.leaves(together.data)[0] is jax.tree.leaves(one.data)[0]
+    assert not all(stack([one, alike], share=True)[1])
+    options = {"key": KEY, "steps": 3, "batch_size": 5, "progress": False, "init": None}
+    same = fit_seeds([one, one], gpvi.SVGD(particles=8), **options)
+    apart = fit_seeds([one, alike], gpvi.SVGD(particles=8), **options)
+    for first, second in zip(same, apart, strict=True):
+        np.testing.assert_allclose(first.particles, second.particles, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [

@@ -240,8 +240,8 @@ def fit_seeds(
             densities.append(Whitened(target, affine))
             states.append(method.init(densities[-1], optimizer, key=b))
             reports.append(report)
-        plan = Plan(method, optimizer, steps, batch_size, lanes=len(targets))
-        density, state = _stack(densities), _stack(states)
+        (density, shared), (state, _) = _stack(densities, share=True), _stack(states)
+        plan = Plan(method, optimizer, steps, batch_size, lanes=len(targets), shared=shared)
         program = compile_chunk(plan, density, state)
         watch = Watch(as_meter(progress))
         stacked, training = _train(plan, program, density, state, watch, key=run_key)
@@ -358,15 +358,20 @@ def _split(key: PRNGKeyArray, items: Sequence) -> Key[Array, " n"]:
     return jax.random.split(key, len(items))
 
 
-def _stack(trees: Sequence[PyTree]) -> PyTree:
-    """Trees of one structure as one tree with a leading axis; what is not an array is the first one's."""
+def _stack(trees: Sequence[PyTree], *, share: bool = False) -> tuple[PyTree, tuple[bool, ...]]:
+    """Trees of one structure as one with a leading axis, and which arrays have none since all trees hold the same one.
+
+    What is not an array is the first one's.
+    """
     arrays = [eqx.filter(tree, eqx.is_array) for tree in trees]
     static = eqx.filter(trees[0], eqx.is_array, inverse=True)
-    leaves = zip(*(jax.tree.leaves(tree) for tree in arrays), strict=True)
+    leaves = list(zip(*(jax.tree.leaves(tree) for tree in arrays), strict=True))
+    shared = tuple(share and all(leaf is each[0] for leaf in each) for each in leaves)
     stacked = jax.tree.unflatten(
-        jax.tree.structure(arrays[0]), [jnp.stack(each) for each in leaves]
+        jax.tree.structure(arrays[0]),
+        [each[0] if same else jnp.stack(each) for each, same in zip(leaves, shared, strict=True)],
     )
-    return eqx.combine(stacked, static)
+    return eqx.combine(stacked, static), shared
 
 
 def _starting_coordinates(

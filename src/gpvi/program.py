@@ -38,6 +38,8 @@ class Plan:
     batch_size: int | None = None
     lanes: int | None = None
     rounds: tuple[int, ...] = ()
+    shared: tuple[bool, ...] = ()
+    """Of each array of the target, whether the lanes share one instead of having each its own."""
 
 
 def chunk_length(steps: int, rounds: tuple[int, ...] = ()) -> tuple[int, bool]:
@@ -132,7 +134,10 @@ def _program(plan: Plan, state_form: Any, target_form: Any) -> Program:
     def advance_lanes(arrays: PyTree, data: PyTree, key: PRNGKeyArray, first: Int[Array, ""]):
         if plan.lanes is None:
             return advance(arrays, data, key, first)
-        return jax.vmap(advance, (0, 0, 0, None))(
+        own = jax.tree.unflatten(
+            jax.tree.structure(data), [None if shared else 0 for shared in plan.shared]
+        )
+        return jax.vmap(advance, (0, own, 0, None))(
             arrays, data, jax.random.split(key, plan.lanes), first
         )
 

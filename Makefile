@@ -10,10 +10,10 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-slow lint format demo clean
+.PHONY: help test test-slow lint format docs-figures demo clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  PYTHON=python3.12 chooses the interpreter, WORKERS=4 the test processes, ARGS='-k kernel' goes to pytest."
 
@@ -31,6 +31,9 @@ lint: $(DEV) ## Check style, formatting and types
 format: $(DEV) ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+docs-figures: $(DEV) ## Draw the pictures of the documentation again
+	$(BIN)/python docs/figures.py
 
 demo: $(BASE) ## Train a sampler and look at its draws
 	$(BIN)/python -m gpvi demo

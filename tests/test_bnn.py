@@ -297,10 +297,30 @@ class TestPriors:
         own = prior.log_prob(jnp.asarray(w, jnp.float32), self.network)
         assert own == pytest.approx(np.log(density).sum(), rel=1e-5)
 
+    def test_sparse(self):
+        """The mixture is for the weights of later layers alone."""
+        w = np.random.default_rng(0).standard_normal(self.network.size)
+        prior = bnn.Sparse(gain=1.5, bias=0.4, share=0.2, narrow=0.05)
+        wide = 1.5 / (0.2 * 5) ** 0.5
+        expected = 0.0
+        for leaf in self.network.leaves:
+            own = w[leaf.start : leaf.stop]
+            if leaf.name == "layers.1.weight":
+                kept, dropped = stats.norm.pdf(own, scale=wide), stats.norm.pdf(own, 0, 0.05 * wide)
+                expected += np.log(0.2 * kept + 0.8 * dropped).sum()
+            else:
+                scale = 0.4 if leaf.kind == "bias" else 1.5 / 3**0.5
+                expected += stats.norm.logpdf(own, scale=scale).sum()
+        found = prior.log_prob(jnp.asarray(w, jnp.float32), self.network)
+        assert found == pytest.approx(expected, rel=1e-5)
+        assert as_prior("sparse") == bnn.Sparse()
+
     @pytest.mark.parametrize(
         ("make", "message"),
         [
             (lambda: bnn.StandardNormal(0.0), "> 0"),
+            (lambda: bnn.Sparse(share=0.0), "between 0 and 1"),
+            (lambda: bnn.Sparse(narrow=0.0), "> 0"),
             (lambda: bnn.FanIn(gain=-1.0), "> 0"),
             (lambda: bnn.ScaleMixture(share=1.0), "between 0 and 1"),
             (lambda: as_prior("fanin"), "fan-in"),

@@ -1,6 +1,7 @@
 """The command line answers in words, in JSON, and in exit codes."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -38,12 +39,13 @@ def test_version():
     assert (result.exit_code, result.stdout) == (0, f"gpvi {gpvi.__version__}\n")
 
 
-@pytest.mark.parametrize("kind", [None, "methods", "experiments"])
+@pytest.mark.parametrize("kind", [None, "methods", "experiments", "data"])
 def test_list(kind):
     result = call("list", *([kind] if kind else []))
     assert result.exit_code == 0
-    assert ("AmortizedSVGD" in result.stdout) == (kind != "experiments")
-    assert ("gpvi-functional-exact-jacobian" in result.stdout) == (kind != "methods")
+    assert ("AmortizedSVGD" in result.stdout) == (kind in (None, "methods"))
+    assert ("gpvi-functional-exact-jacobian" in result.stdout) == (kind in (None, "experiments"))
+    assert ("posteriordb (Magnusson" in result.stdout) == (kind in (None, "data"))
 
 
 def test_run_for_real(tmp_path, monkeypatch):
@@ -106,6 +108,7 @@ def test_demo_ends_with_the_path_of_the_page(quick, tmp_path):
         (("run", "blr", "--sedes", "3"), "--seeds"),
         (("run",), "EXPERIMENT"),
         (("list", "method"), "Did you mean 'methods'?"),
+        (("fit",), "FILE"),
         (("report", "no/such/place"), "gpvi run"),
     ],
 )
@@ -164,6 +167,67 @@ def test_interrupt_keeps_what_is_finished(quick, monkeypatch, tmp_path):
     assert [r.method for r in records.find([tmp_path])] == ["SVGD"]
 
 
+class TestResuming:
+    """The same command again goes on where it stopped."""
+
+    METHODS = ("--method", "svgd", "--method", "gfsf", "--method", "gfsd")
+
+    def test_after_an_interrupt(self, quick, monkeypatch, tmp_path):
+        run = EXPERIMENTS["blr"].run
+
+        def interrupted(label, *rest):
+            if label == "GFSD":
+                raise KeyboardInterrupt
+            return run(label, *rest)
+
+        monkeypatch.setattr(EXPERIMENTS["blr"], "run", interrupted, raising=False)
+        first = call("run", "blr", *self.METHODS, "--out", tmp_path)
+        assert first.exit_code == 130
+        assert "the same command goes on from there" in first.stderr
+        monkeypatch.setattr(EXPERIMENTS["blr"], "run", run, raising=False)
+        second = call("run", "blr", *self.METHODS, "--out", tmp_path)
+        assert second.exit_code == 0
+        assert [q[1] for q in quick] == ["SVGD", "GFSF", "GFSD"]
+        assert second.stdout.count("kept from 2021-07-18 12:00 UTC") == 2
+        assert "--again" in second.stdout
+        assert len(records.find([tmp_path])) == 3
+
+    @pytest.mark.parametrize(
+        "changed", [("--seeds", "2"), ("--preset", "paper"), ("--again",), ("--out", "elsewhere")]
+    )
+    def test_not_where_anything_differs(self, quick, tmp_path, monkeypatch, changed):
+        monkeypatch.chdir(tmp_path)
+        words = ("run", "blr", "--method", "svgd", "--out", "here")
+        call(*words)
+        assert call(*words, *changed).exit_code == 0
+        assert len(quick) == 2
+        call(*words)
+        assert len(quick) == 2, "the first record still counts"
+
+    def test_not_under_another_recipe(self, quick, tmp_path, monkeypatch):
+        words = ("run", "blr", "--method", "svgd", "--out", tmp_path)
+        call(*words)
+        monkeypatch.setitem(blr.STEPS, "best", 77)
+        call(*words)
+        assert len(quick) == 2
+
+    def test_in_json_says_which_are_kept(self, quick, tmp_path):
+        words = ("run", "blr", "--method", "svgd", "--out", tmp_path, "--json")
+        assert [one["kept"] for one in json.loads(call(*words).stdout)] == [False]
+        (again,) = json.loads(call(*words).stdout)
+        assert again["kept"]
+        assert again["rows"]["covariance_error_samples"] == [0.125, 0.25, 0.375]
+
+    def test_a_damaged_record_is_run_again(self, quick, tmp_path):
+        words = ("run", "blr", "--method", "svgd", "--out", tmp_path)
+        call(*words)
+        (path,) = tmp_path.glob("*.json")
+        path.write_text("{")
+        result = call(*words)
+        assert (result.exit_code, len(quick)) == (0, 2)
+        assert path.name in result.stderr
+
+
 def test_as_a_module():
     done = subprocess.run(
         [sys.executable, "-m", "gpvi", "run", "blrr"],
@@ -176,6 +240,27 @@ def test_as_a_module():
     assert done.stdout == ""
     valid = ", ".join(sorted(EXPERIMENTS))
     assert done.stderr == f"gpvi: unknown experiment 'blrr'. Did you mean 'blr'? Valid: {valid}.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [("gpvi ru", "run"), ("gpvi run dens", "density"), ("gpvi run blr --preset p", "paper")],
+)
+def test_completion(words, wanted):
+    done = subprocess.run(
+        [sys.executable, "-m", "gpvi"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        env=os.environ
+        | {
+            "_GPVI_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(words.count(" ")),
+        },
+    )
+    assert done.stdout.split() == [wanted]
 
 
 def test_importing_the_library_loads_no_screen_and_no_plots():

@@ -8,9 +8,14 @@ import shutil
 import struct
 import subprocess
 
+import numpy as np
 import pytest
 
+from gpvi import records as records_module
 from gpvi import report
+from gpvi.experiments import EXPERIMENTS
+from gpvi.experiments.open_category import HISTOGRAM
+from gpvi.report.pictures import PICTURES
 from made_records import made
 
 CHROMIUM = next(
@@ -162,28 +167,129 @@ def test_the_same_records_give_the_same_page(records, page):
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 @pytest.mark.parametrize("width", [1200, 500])
-def test_the_page_displays_without_sideways_scrolling(records, tmp_path, width):
+def test_the_page_displays(records, tmp_path, width):
+    """No sideways scrolling, no table cut off, every image loaded, nothing on the console, the rows there."""
     path = report.write(records, tmp_path)
     probe = (
         "<script>addEventListener('load', () => { const d = document.documentElement; "
         "const broken = [...document.images].filter(i => !i.naturalWidth).length; "
-        "document.title = `${d.scrollWidth} ${d.clientWidth} ${broken} ${document.images.length}`; })</script>"
+        "const cut = [...document.querySelectorAll('.scroll')].filter(s => s.scrollWidth > s.clientWidth).length; "
+        "document.title = [d.scrollWidth, d.clientWidth, broken, document.images.length, cut].join(' '); })</script>"
     )
     path.write_text(path.read_text("utf-8").replace("</body>", f"{probe}</body>"), "utf-8")
     command = [
         str(CHROMIUM),
         *("--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900"),
         *("--virtual-time-budget=4000", f"--user-data-dir={tmp_path / 'profile'}"),
+        *("--enable-logging=stderr", "--log-level=0"),
     ]
-    dumped = subprocess.run(
+    done = subprocess.run(
         [*command, "--dump-dom", path.as_uri()],
         capture_output=True,
         text=True,
         timeout=120,
         check=True,
-    ).stdout
-    title = re.search(r"<title>(\d+) (\d+) (\d+) (\d+)</title>", dumped)
-    assert title, dumped[:500]
-    scroll, visible, broken, images = map(int, title.groups())
+    )
+    title = re.search(r"<title>(\d+) (\d+) (\d+) (\d+) (\d+)</title>", done.stdout)
+    assert title, done.stdout[:500]
+    scroll, visible, broken, images, cut = map(int, title.groups())
     assert scroll <= visible
-    assert (broken, images) == (0, 12)
+    assert (broken, images, cut) == (0, 12, 0)
+    assert "CONSOLE" not in done.stderr
+    assert done.stdout.count('<th scope="row">SVGD') == 2
+
+
+def test_columns_without_a_figure_are_left_out(records, page):
+    """The paper prints no residual; the other metrics of that table keep its column."""
+    head = next(row for row in Reader(page).rows if row and row[0].startswith("paper’s figure"))
+    assert [cell.startswith("paper’s") for cell in head].count(True) == 2
+    assert len(head) == 8, (
+        "two metrics by paper, paper and best, and the residual by paper and best"
+    )
+
+
+def test_every_cell_says_what_it_is_where_columns_have_no_room(page):
+    names = [value for name, value in Reader(page).attributes if name == "data-name"]
+    assert {"μ error, paper’s figure", "μ error, ours, paper", "μ error, ours, best"} <= set(names)
+    assert page.count("<td") == len(names)
+
+
+def test_small_numbers_are_powers_of_ten():
+    page = report.render([made("solvers", "dense", "best", value=2e-8)])
+    assert "4.0 · 10<sup>−8</sup> " in page
+    assert "0.000000" not in page
+
+
+class TestPictures:
+    def test_of_the_solvers(self):
+        record = made("solvers", "BiCGSTAB", "best")
+        line = tuple(10.0**-i for i in range(40))
+        curves = {
+            name: records_module.Curve(tuple(range(10, 410, 10)), (line,) * 3)
+            for name in ("product_error", "residual", "covariance_error")
+        }
+        arrays = {"residual_by_iteration": np.array([1.0, 0.1, 1e-7, 0.0])}
+        full = dataclasses.replace(record, curves=curves, arrays=arrays)
+        page = report.render([full])
+        assert page.count("<svg") == 4
+        assert "What BiCGSTAB leaves" in page
+        assert "Along the training" not in report.render([dataclasses.replace(record, curves={})])
+
+    def test_of_predictions_along_a_line(self):
+        grid = np.linspace(-1, 1, 20)
+        line = {"mean": grid, "sd": grid**2, "reference_mean": grid, "reference_sd": grid**2}
+        data = np.stack([grid, grid], 1)
+        page = self.with_arrays("regression1d", {"grid": grid, **line, "truth": grid, "data": data})
+        assert page.count("<figcaption>reference</figcaption>") == 1
+        assert "Predictions of the first seed" in page
+
+    def test_of_maps(self):
+        sd = np.outer(np.hanning(12), np.hanning(12))
+        arrays = {
+            "map": sd,
+            "reference_map": 2 * sd,
+            "inputs": np.zeros((5, 2)),
+            "labels": np.arange(5.0) % 4,
+            "half_width": np.array(10.0),
+        }
+        page = self.with_arrays("classification4", arrays)
+        assert page.count("data:image/png") == 2, "the reference and the method"
+        assert f"from none to {2 * sd.max():.2f} at full colour" in page
+
+    def test_of_outliers_and_calibration(self):
+        case = next(iter(EXPERIMENTS["mnist"].cases))
+        shares = np.full(len(HISTOGRAM) - 1, 1 / (len(HISTOGRAM) - 1))
+        bins = np.stack([np.linspace(0.1, 0.9, 5), np.linspace(0.2, 0.8, 5), np.full(5, 0.2)])
+        arrays = {
+            f"{case}/inlier_scores": shares,
+            f"{case}/outlier_scores": shares[::-1],
+            f"{case}/reliability": bins,
+        }
+        page = self.with_arrays("mnist", arrays)
+        assert "Outliers and calibration" in page
+        assert "ECE 0.060" in page
+        assert "AUROC 0.125" in page
+
+    def test_of_the_collapse(self):
+        (figure,) = PICTURES["collapse"](
+            EXPERIMENTS["collapse"], [made("collapse", "SVGD", "best")]
+        )
+        assert "what theory says of SVGD" in figure
+
+    def with_arrays(self, name, arrays):
+        """The pictures of the experiment's first row, with these arrays; there are none without any."""
+        found = EXPERIMENTS[name]
+        record = made(name, next(iter(found.recipes("best"))), "best")
+        assert not list(PICTURES[name](found, [dataclasses.replace(record, arrays={})]))
+        return "".join(PICTURES[name](found, [dataclasses.replace(record, arrays=arrays)]))
+
+    def test_what_the_paper_says_nothing_of_is_not_called_its(self):
+        page = report.render([made("drift", "pathwise", "best")])
+        assert "Beyond the paper</p>" in page
+        assert "Appendix C of the paper" in report.render([made("solvers", "dense", "best")])
+
+    def test_a_figure_without_deviation(self):
+        page = report.render([made("overhead", "GPVI (functional, helper)", "paper")])
+        assert rows_of(page)["GPVI (functional, helper)"] is not None
+        assert ">1.28</span></td>" in page
+        assert "± nan" not in page

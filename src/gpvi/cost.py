@@ -56,7 +56,7 @@ def estimate(
     """
     plan = planned(target, method, steps, optimizer, batch_size, "auto")
     with target.precision():
-        target.check()
+        target.check(plan.batch_size)
         affine = Affine.identity(target.dim, target.dtype)
         density = Whitened(target, Affine(target.starting_points(1, key=key)[0], affine.scale))
         state = plan.method.init(density, plan.optimizer, key=key)

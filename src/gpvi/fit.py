@@ -102,7 +102,7 @@ def fit(
     saves = None if checkpoint is None else Checkpoints(checkpoint, every)
     start_key, init_key, run_key = jax.random.split(key, 3)
     with target.precision():
-        target.check()
+        target.check(plan.batch_size)
         begun = saves.start() if saves is not None else None
         affine, start_report = begun or _starting_coordinates(target, method, init, key=start_key)
         density = Whitened(target, affine)
@@ -231,11 +231,12 @@ def fit_seeds(
     optimizer = method.default_optimizer(steps) if optimizer is None else optimizer
     start_key, init_key, run_key = jax.random.split(key, 3)
     with first.precision():
+        for target in {id(target): target for target in targets}.values():
+            target.check(batch_size)
         densities, states, reports = [], [], []
         for target, a, b in zip(
             targets, _split(start_key, targets), _split(init_key, targets), strict=True
         ):
-            target.check()
             affine, report = _starting_coordinates(target, method, init, key=a)
             densities.append(Whitened(target, affine))
             states.append(method.init(densities[-1], optimizer, key=b))

@@ -294,8 +294,11 @@ class Target(eqx.Module):
         """∇ log p(x)."""
         return jax.grad(self.log_density)(x, batch)
 
-    def check(self) -> None:
-        """Refuse a log-density that cannot be used, before anything long is compiled."""
+    def check(self, batch_size: int | None = None) -> None:
+        """Refuse a log-density that cannot be used, before anything long is compiled.
+
+        Values are those of all data or, given a batch size, of the first so many: training sees no more at once.
+        """
         shape = jax.ShapeDtypeStruct((self.dim,), self.dtype)
         try:
             out = jax.eval_shape(self._returned, shape)
@@ -311,7 +314,8 @@ class Target(eqx.Module):
             )
         if not jnp.issubdtype(out.dtype, jnp.floating):
             raise InputError(f"the log-density returns dtype {out.dtype}; it must return a float.")
-        value, slope = _value_and_slope(self, self.initial)
+        batch = None if batch_size is None else self.batch(jnp.arange(batch_size))
+        value, slope = _value_and_slope(self, self.initial, batch)
         if not np.isfinite(value):
             raise InputError(
                 f"the log-density is {value} at the starting point {_brief(self.initial)}. "
@@ -451,5 +455,7 @@ def _brief(point: Array) -> str:
 
 
 @eqx.filter_jit
-def _value_and_slope(target: Target, x: Float[Array, " d"]) -> tuple[Scalar, Float[Array, " d"]]:
-    return jax.value_and_grad(target.log_density)(x)
+def _value_and_slope(
+    target: Target, x: Float[Array, " d"], batch: PyTree
+) -> tuple[Scalar, Float[Array, " d"]]:
+    return jax.value_and_grad(target.log_density)(x, batch)

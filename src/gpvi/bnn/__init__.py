@@ -21,6 +21,7 @@ from gpvi.bnn.predictive import Predictive as Predictive
 from gpvi.bnn.priors import FanIn as FanIn
 from gpvi.bnn.priors import PerLayer as PerLayer
 from gpvi.bnn.priors import ScaleMixture as ScaleMixture
+from gpvi.bnn.priors import Sparse as Sparse
 from gpvi.bnn.priors import StandardNormal as StandardNormal
 
 if TYPE_CHECKING:

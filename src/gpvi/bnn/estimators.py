@@ -10,7 +10,7 @@ import numbers
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, overload
 
 import jax
 import numpy as np
@@ -25,7 +25,8 @@ from gpvi.bnn.likelihoods import Categorical, Gaussian, Heteroscedastic, Likelih
 from gpvi.bnn.model import target
 from gpvi.bnn.networks import mlp
 from gpvi.bnn.predictive import Predictive
-from gpvi.bnn.priors import FanIn, Prior
+from gpvi.bnn.priors import FanIn, Prior, Sparse
+from gpvi.bnn.standardisation import Standardisation
 from gpvi.carriers import Particles
 from gpvi.errors import InputError
 from gpvi.fit import fit
@@ -43,27 +44,6 @@ BATCH = 128
 """batch_size="auto"."""
 DRAWS = 32
 """Networks drawn in each step by the methods that draw anew: the data are few, and so is their noise."""
-
-
-class Standardisation(NamedTuple):
-    """v ↦ (v − mean)/scale for each column; a column that is constant is only shifted."""
-
-    mean: np.ndarray
-    scale: np.ndarray
-
-    @classmethod
-    def of(cls, values: np.ndarray) -> "Standardisation":
-        """To mean zero and unit variance."""
-        mean, sd = values.mean(0), values.std(0)
-        return cls(mean, np.where(sd > 1e-10 * np.abs(mean), sd, 1.0))
-
-    def transform(self, values: np.ndarray) -> np.ndarray:
-        """Into standard units."""
-        return (values - self.mean) / self.scale
-
-    def inverse(self, values: np.ndarray) -> np.ndarray:
-        """Back from them."""
-        return values * self.scale + self.mean
 
 
 class _BayesianMLP(BaseEstimator):
@@ -192,8 +172,9 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
     activation: "relu", "tanh", "silu", …
     method: "gpvi", or any method of this library: a name such as "svgd", "mfvi", "ensemble" or "nuts", or an object
         with its options, such as `gpvi.SVGD(particles=50)`.
-    prior: of the weights, on standardised data: "fan-in", "normal", "mixture" or an object of `gpvi.bnn`. "auto" is
-        `FanIn(2, 2)` (weights N(0, 4/fan_in), biases N(0, 4)), and `FanIn()` for methods of a few particles.
+    prior: of the weights, on standardised data: "sparse", "fan-in", "normal", "mixture" or an object of `gpvi.bnn`.
+        "auto" is `Sparse()` for methods that draw as many networks as they like, `FanIn(2, 2)` (weights N(0, 4/fan_in),
+        biases N(0, 4)) for Markov chains, and `FanIn()` for methods of a few particles.
     noise: the standard deviation of y around the network: "learned" together with the weights, a number in the units of
         y, "heteroscedastic" (a second output of the network), or a prior of `gpvi.bnn` for standardised y.
     temperature: 1 is the posterior, less a colder one.
@@ -517,13 +498,15 @@ def _hyphenated(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
 
 
-def _default_prior(method: Method) -> FanIn:
+def _default_prior(method: Method) -> Prior:
     """Wide enough for functions that bend several times over the data, for methods that average over it all.
 
-    A few particles, each near a mode, would follow the noise of the data under it: they get a narrower one.
+    Those that fit a family of densities need a prior that lets them drop units (see `Sparse`); chains find the way
+    themselves. A few particles, each near a mode, would follow the noise of the data: they get a narrower one.
     """
-    averages = method.generative or isinstance(method, Selective)
-    return FanIn(gain=2.0, bias=2.0) if averages else FanIn()
+    if method.generative:
+        return Sparse()
+    return FanIn(gain=2.0, bias=2.0) if isinstance(method, Selective) else FanIn()
 
 
 def _is(value: Any, name: str) -> bool:

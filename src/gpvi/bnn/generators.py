@@ -7,7 +7,9 @@ is worth 4 nats of ELBO to the pathwise gradient. (The functional one, whose ker
 badly, and does better with fewer latent coordinates: `method` gives it 16 and a constant σ.)
 
 The last layer of g holds nearly all parameters, d × width; from LARGE weights on it is two factors, W = U V of rank r,
-and d·r parameters are left. Nothing here needs more than vector-Jacobian products of g.
+and d·r parameters are left. Such a layer, started as layers are, in ±r^{-1/2}, would put offsets several times as large
+as the network's own initialisation on every weight, so that it starts small. Nothing here needs more than
+vector-Jacobian products of g.
 """
 
 from typing import Literal
@@ -18,6 +20,8 @@ from gpvi.specs import require_choice, require_count
 
 LARGE = 20_000
 """Weights from which the last layer of g is factorised, and σ no longer depends on z_head."""
+GAIN = 0.05
+"""Of the factorised layer at the start."""
 
 
 def generator(
@@ -52,6 +56,7 @@ def generator(
         scale=scale,
         scale_form=scale_form or ("constant" if large else "conditional"),
         rank=(16 if dim < 10**6 else 8) if rank is None and large else rank,
+        gain=GAIN if large else 1.0,
     )
 
 

@@ -151,5 +151,6 @@ class Initial(eqx.Module):
     likelihood: Likelihood = eqx.field(static=True)
     outputs: int = eqx.field(static=True)
 
+    @eqx.filter_jit
     def __call__(self, key: PRNGKeyArray) -> Float[Array, " d"]:
         return jnp.concatenate([self.network.init(key), self.likelihood.start(self.outputs)])

@@ -234,7 +234,7 @@ class MLPDefinition(OutputsLast):
         """Uniform in ±1/√fan_in."""
         keys = jax.random.split(key, len(self.sizes) - 1)
         shapes = zip(self.sizes, self.sizes[1:], strict=False)
-        return {"layers": [_dense(shape, key=k) for shape, k in zip(shapes, keys, strict=True)]}
+        return {"layers": [dense(shape, key=k) for shape, k in zip(shapes, keys, strict=True)]}
 
     def apply(self, parameters: dict[str, list[dict[str, Array]]], x: Array) -> Array:
         """x ↦ … activation(x @ w + b) …"""
@@ -285,7 +285,7 @@ class LeNet5Definition(OutputsLast):
             "dense2": (84, self.classes),
         }
         keys = jax.random.split(key, len(shapes))
-        return {name: _dense(s, key=k) for (name, s), k in zip(shapes.items(), keys, strict=True)}
+        return {name: dense(s, key=k) for (name, s), k in zip(shapes.items(), keys, strict=True)}
 
     def apply(self, parameters: dict[str, dict[str, Array]], x: Array) -> Array:
         """Images to logits."""
@@ -300,7 +300,8 @@ class LeNet5Definition(OutputsLast):
         return x @ parameters["dense2"]["weight"] + parameters["dense2"]["bias"]
 
 
-def _dense(shape: tuple[int, ...], *, key: PRNGKeyArray) -> dict[str, Array]:
+def dense(shape: tuple[int, ...], *, key: PRNGKeyArray) -> dict[str, Array]:
+    """Weights of this shape, outputs last, and biases, all uniform in ±1/√fan_in."""
     weight_key, bias_key = jax.random.split(key)
     bound = math.prod(shape[:-1]) ** -0.5
     return {

@@ -3,16 +3,12 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
 
+import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gpvi import generators
-from gpvi.carriers import Chains, Particles
-from gpvi.directions import KSDDirection
 from gpvi.experiments.base import (
     Labelled,
     Measurements,
@@ -21,6 +17,20 @@ from gpvi.experiments.base import (
     Recipe,
     Table,
     quietly,
+)
+from gpvi.experiments.gaussians import (
+    CRITIC,
+    LINEAR,
+    LINEAR_METHODS,
+    MANY_DRAWS,
+    PAPER_LEARNING_RATE,
+    PARTICLES,
+    KnownGaussian,
+    exact_sample_errors,
+    final_residual,
+    moments,
+    relative_errors,
+    sample_errors,
 )
 from gpvi.fit import fit_seeds
 from gpvi.jacobian import Helper
@@ -32,10 +42,6 @@ from gpvi.methods import (
     KSD,
     NUTS,
     SVGD,
-    AmortizedGFSD,
-    AmortizedGFSF,
-    AmortizedKSD,
-    AmortizedSVGD,
     DeepEnsemble,
     FullRankVI,
     MeanFieldVI,
@@ -49,43 +55,24 @@ from gpvi.progress import Meter
 from gpvi.records import Record
 from gpvi.target import Target
 
-DIMENSIONS, DATA, BATCH, PARTICLES = 3, 100, 10, 100
+DIMENSIONS, DATA, BATCH = 3, 100, 10
 STEPS = {"paper": 50_000, "best": 50_000, "demo": 20_000, "smoke": 300}
 FLOW_STEPS = 10_000
 """A step of a flow costs ten of a linear map, and a Gaussian is soon fitted."""
-MANY_DRAWS = 100_000
-"""Draws of a flow for its moments."""
-FLOOR_REPLICATES = 200
-LINEAR = generators.Linear()
-CRITIC = KSDDirection(hidden_width=100, hidden_layers=1, penalty=10.0, learning_rate=1e-3)
-"""The appendix' critic."""
-
+PRINTED = "GPVI (functional, helper of width 10)"
+"""The appendix' helper, for `paper`; of width 10 it is too narrow to recommend."""
 METHODS: dict[str, Method] = {
     "SVGD": SVGD(particles=PARTICLES),
     "GFSF": GFSF(particles=PARTICLES),
     "GFSD": GFSD(particles=PARTICLES),
     "KSD": KSD(particles=PARTICLES, critic=CRITIC),
-    "Amortized SVGD": AmortizedSVGD(generator=LINEAR, particles=PARTICLES),
-    "Amortized GFSF": AmortizedGFSF(generator=LINEAR, particles=PARTICLES),
-    "Amortized GFSD": AmortizedGFSD(generator=LINEAR, particles=PARTICLES),
-    "Amortized KSD": AmortizedKSD(generator=LINEAR, particles=PARTICLES, critic=CRITIC),
-    "GPVI (functional, helper of width 10)": GPVI(
+    **LINEAR_METHODS,
+    PRINTED: GPVI(
         generator=LINEAR,
         gradient="functional",
         solver=Helper(width=10, learning_rate=1e-4),
         particles=PARTICLES,
     ),
-    "GPVI (functional, helper)": GPVI(
-        generator=LINEAR,
-        gradient="functional",
-        solver=Helper(width=100, learning_rate=1e-4),
-        particles=PARTICLES,
-    ),
-    "GPVI (functional, exact Jacobian)": GPVI(
-        generator=LINEAR, gradient="functional", solver="block", particles=PARTICLES
-    ),
-    "GPVI (pathwise)": GPVI(generator=LINEAR, gradient="pathwise", particles=PARTICLES),
-    "GPVI (l2)": GPVI(generator=LINEAR, gradient="l2", particles=PARTICLES),
     "MF-VI": MeanFieldVI(particles=PARTICLES),
     "Full-rank VI": FullRankVI(particles=PARTICLES),
     "Spline flow": NormalizingFlow("spline", particles=PARTICLES),
@@ -97,9 +84,6 @@ METHODS: dict[str, Method] = {
 }
 """One line to a row of the table; the learning rates are the methods' own defaults, which `best` decays."""
 
-PRINTED = ("GPVI (functional, helper of width 10)",)
-"""The appendix' helper, for `paper`; of width 10 it is too narrow to recommend."""
-PAPER_LEARNING_RATE = 1e-3
 PAPER_METHODS: dict[str, Method] = {
     "MF-VI": MeanFieldVI(particles=PARTICLES, gradient="pathwise"),
     "HMC": HMC(leapfrogs=25, step_size=5e-4, jitter=0.0, warmup=20_000, draws=5_000),
@@ -126,75 +110,28 @@ BY_SAMPLES = ("SVGD", "GFSF", "KSD", "Deep ensemble", "HMC", "MF-VI")
 """The rows whose figures the paper takes from samples; the others' come from a generator's parameters."""
 
 
-class Regression(NamedTuple):
-    """y = Xβ + ε with unit noise, and the posterior N(mean, covariance) of β under a flat prior."""
+class UnitNoise(eqx.Module):
+    """y = Xβ + ε with ε ~ N(0, I)."""
 
-    target: Target
-    mean: np.ndarray
-    covariance: np.ndarray
-
-
-def log_likelihood(
-    coefficients: Float[Array, " d"], batch: tuple[Float[Array, "b d"], Float[Array, " b"]]
-) -> Float[Array, " b"]:
-    """log N(y; xᵀβ, 1) up to a constant, for each datum."""
-    inputs, outputs = batch
-    return -0.5 * (outputs - inputs @ coefficients) ** 2
+    def __call__(
+        self,
+        coefficients: Float[Array, " d"],
+        batch: tuple[Float[Array, "b d"], Float[Array, " b"]],
+    ) -> Float[Array, " b"]:
+        """log N(y; xᵀβ, 1) up to a constant, for each datum."""
+        inputs, outputs = batch
+        return -0.5 * (outputs - inputs @ coefficients) ** 2
 
 
-def regression(seed: int) -> Regression:
+def regression(seed: int) -> KnownGaussian:
     """X ~ N(0, I), β ~ U(0, 1) + 5; the posterior is N((XᵀX)^{-1}Xᵀy, (XᵀX)^{-1})."""
     rng = np.random.default_rng(seed)
     inputs = rng.standard_normal((DATA, DIMENSIONS))
     coefficients = rng.uniform(0, 1, DIMENSIONS) + 5
     outputs = inputs @ coefficients + rng.standard_normal(DATA)
-    target = Target(log_likelihood=log_likelihood, data=(inputs, outputs), dim=DIMENSIONS)
+    target = Target(log_likelihood=UnitNoise(), data=(inputs, outputs), dim=DIMENSIONS)
     covariance = np.linalg.inv(inputs.T @ inputs)
-    return Regression(target, covariance @ inputs.T @ outputs, covariance)
-
-
-def relative_errors(
-    problem: Regression, mean: np.ndarray, covariance: np.ndarray
-) -> tuple[float, float]:
-    """‖b − m‖/‖m‖ and ‖Σ̂ − Σ‖_F/‖Σ‖_F."""
-    return (
-        float(np.linalg.norm(mean - problem.mean) / np.linalg.norm(problem.mean)),
-        float(np.linalg.norm(covariance - problem.covariance) / np.linalg.norm(problem.covariance)),
-    )
-
-
-def sample_errors(problem: Regression, draws: np.ndarray) -> tuple[float, float]:
-    """The same, of the sample mean and covariance."""
-    return relative_errors(problem, draws.mean(0), np.cov(draws.T))
-
-
-def exact_sample_errors(problem: Regression, seed: int) -> tuple[float, float]:
-    """The mean errors that `PARTICLES` exact draws from the posterior have."""
-    rng = np.random.default_rng([seed, 1])
-    exact = rng.multivariate_normal(
-        problem.mean, problem.covariance, (FLOOR_REPLICATES, PARTICLES), method="cholesky"
-    )
-    errors = np.mean([sample_errors(problem, draws) for draws in exact], 0)
-    return float(errors[0]), float(errors[1])
-
-
-def moments(posterior: Posterior, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Mean f(0) and covariance JJᵀ of an affine generator, those of many draws of a flow or of all draws of chains.
-
-    None for particles: there are no more than the `PARTICLES` that are measured anyway.
-    """
-    if isinstance(posterior.model, Particles):
-        if not isinstance(posterior.model, Chains):
-            return None
-        draws = np.asarray(posterior.particles, np.float64)
-        return draws.mean(0), np.cov(draws.T)
-    generator = posterior.generator
-    if not generator.constant_head:
-        draws = np.asarray(posterior.sample(MANY_DRAWS, key=jax.random.key(seed)), np.float64)
-        return draws.mean(0), np.cov(draws.T)
-    origin = jnp.zeros(posterior.dim, posterior.dtype)
-    jacobian = np.asarray(jax.jacfwd(generator)(origin), np.float64)
-    return np.asarray(generator(origin), np.float64), jacobian @ jacobian.T
+    return KnownGaussian(target, covariance @ inputs.T @ outputs, covariance)
 
 
 class BayesianLinearRegression:
@@ -266,7 +203,7 @@ class BayesianLinearRegression:
 
     def recipes(self, preset: str) -> dict[str, Recipe]:
         """The same methods everywhere; only `paper` (and `smoke`, to try it) has the printed helper."""
-        left_out = {"paper": UNPUBLISHED, "smoke": ()}.get(preset, PRINTED)
+        left_out = {"paper": UNPUBLISHED, "smoke": ()}.get(preset, (PRINTED,))
         return {
             label: _recipe(label, method, preset)
             for label, method in METHODS.items()
@@ -312,15 +249,12 @@ def _recipe(label: str, method: Method, preset: str) -> Recipe:
     return Recipe(method, steps, batch_size=BATCH, start=None)
 
 
-def measured(problem: Regression, posterior: Posterior, seed: int) -> dict[str, float]:
+def measured(problem: KnownGaussian, posterior: Posterior, seed: int) -> dict[str, float]:
     """All errors of one seed."""
-    values: dict[str, float] = {}
+    values = final_residual(posterior)
     found = moments(posterior, seed)
     if found is not None:
         values["mean_error"], values["covariance_error"] = relative_errors(problem, *found)
-    residuals = posterior.training.history.get("residual")
-    if residuals is not None and residuals.any():
-        values["residual"] = float(residuals[-max(1, len(residuals) // 100) :].mean())
     draws = np.asarray(posterior.sample(PARTICLES, key=jax.random.key(seed)), np.float64)
     mean, covariance = sample_errors(problem, draws)
     mean_floor, covariance_floor = exact_sample_errors(problem, seed)

@@ -175,6 +175,7 @@ class Triangular:
     rank: of the last layer of g, as two factors; full by default. A g with d outputs costs d·rank parameters then.
     scale: the tail's σ at the start, learned from there.
     scale_form: "constant" (one σ for each coordinate) or "conditional" (σ(z_head)).
+    gain: of the last layer of g at the start; small where training starts at a point of its own, as networks do.
     """
 
     latent: int | None = None
@@ -184,9 +185,11 @@ class Triangular:
     scale: float = 1.0
     scale_form: str = "constant"
     rank: int | None = None
+    gain: float = 1.0
 
     def __post_init__(self):
         check_network(self.hidden, self.activation)
+        require_positive("gain", self.gain, "1.0 starts the last layer as any other.")
         if self.rank is not None:
             require_count("rank", self.rank, "Leave it out for a full last layer.")
         require_positive("scale (σ at the start)", self.scale, "Use 1.0, or 0.05 for networks.")
@@ -223,9 +226,10 @@ class Triangular:
             return TriangularMap(flow, None)
         trunk = Trunk(k, self.hidden, self.activation, self.rank, key=trunk_key, dtype=dtype)
         log_scale = jnp.full(dim - k, jnp.log(self.scale), dtype)
+        output = eqx.nn.Linear(trunk.width, dim - k, key=output_key, dtype=dtype)
         network = Tail(
             trunk=trunk,
-            output=eqx.nn.Linear(trunk.width, dim - k, key=output_key, dtype=dtype),
+            output=jax.tree.map(lambda a: jnp.asarray(self.gain, dtype) * a, output),
             scale=LearnedScale(log_scale)
             if self.scale_form == "constant"
             else ConditionalScale(log_scale, jnp.zeros((dim - k, trunk.width), dtype)),

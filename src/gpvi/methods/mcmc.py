@@ -153,6 +153,9 @@ class MarkovChains:
     ) -> tuple[State, Info]:
         """One transition of every chain; then tune, or write."""
         learner, (done, walkers, tuning) = state
+        walkers = jax.lax.cond(
+            done == 0, lambda: _standing(target, walkers.position), lambda: walkers
+        )  # chains that are continued may come from other data
         step_key, key = jax.random.split(key)
         step_size = self.jittered(learner.damping * tuning.step_size, key=step_key)
         moved = self._transition(target, walkers, step_size, tuning.inverse_mass, key)
@@ -329,10 +332,14 @@ class HMC(MarkovChains):
         return functools.partial(build_kernel(), num_integration_steps=self.leapfrogs)
 
 
+def _standing(target: Density, position: Float[Array, "c d"]) -> Walkers:
+    """Chains at these positions."""
+    return Walkers(position, *jax.vmap(jax.value_and_grad(target.log_density))(position))
+
+
 @eqx.filter_jit
 def _start(target: Density, chains: int, key: PRNGKeyArray) -> Walkers:
     """Starting points, drawn anew where log p or its score is not finite."""
-    evaluate = jax.vmap(jax.value_and_grad(target.log_density))
 
     def finite(walkers: Walkers) -> Bool[Array, " c"]:
         return jnp.isfinite(walkers.log_density) & jnp.isfinite(walkers.score).all(1)
@@ -340,7 +347,7 @@ def _start(target: Density, chains: int, key: PRNGKeyArray) -> Walkers:
     def again(carry: tuple[Int[Array, ""], Walkers]) -> tuple[Int[Array, ""], Walkers]:
         tries, walkers = carry
         x = target.starting_points(chains, key=jax.random.fold_in(key, tries))
-        return tries + 1, _chosen(finite(walkers), walkers, Walkers(x, *evaluate(x)))
+        return tries + 1, _chosen(finite(walkers), walkers, _standing(target, x))
 
     nowhere = Walkers(
         jnp.zeros((chains, target.dim), target.dtype),

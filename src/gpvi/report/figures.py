@@ -137,7 +137,12 @@ def curves_chart(
             )
             if len(values) > 1:
                 axes.fill_between(
-                    steps, values.min(0), values.max(0), color=colour, alpha=0.18, linewidth=0
+                    steps,
+                    values.min(0),
+                    values.max(0),
+                    color=colour,
+                    alpha=shade(len(curves)),
+                    linewidth=0,
                 )
             tails.append(values[:, len(steps) // 2 :])
         lowest, highest = min(t.min() for t in tails), max(t.max() for t in tails)
@@ -227,6 +232,11 @@ def _draw_mark(axes: "Axes", mark: Mark, height: int, rng: np.random.Generator) 
     )
     mean = float(np.mean(mark.values))
     axes.plot([mean, mean], [height - 0.17, height + 0.17], color=colour, linewidth=2.0)
+
+
+def shade(lines: int) -> float:
+    """The opacity of a range, less where many lie on top of each other."""
+    return 0.18 / max(1.0, lines / 3)
 
 
 def _tinted(density: np.ndarray) -> np.ndarray:

@@ -1,6 +1,5 @@
 """The page: tables with the paper's figures beside ours, pictures, curves, and where every number comes from."""
 
-import base64
 import json
 import math
 import os
@@ -17,8 +16,12 @@ from gpvi.experiments import EXPERIMENTS, PRESETS, Experiment, Metric, Published
 from gpvi.experiments.base import Table
 from gpvi.records import Record, Summary, latest, slug
 from gpvi.report import figures
+from gpvi.report.elements import badge, chart, charts, key
+from gpvi.report.pictures import PICTURES
 
 PAGE = "index.html"
+SMALL = 1e-4
+"""Numbers below it are shown as powers of ten."""
 CURVES = {"elbo": "ELBO", "log_density": "mean log p of the draws"}
 """The training terms that are drawn, the best one first: a term is drawn where every method reports it."""
 
@@ -80,7 +83,7 @@ class Section:
         name, e = self.experiment.name, self.experiment
         parts = [
             f'<section id="{escape(name)}"><h2>{escape(e.title)}</h2>',
-            f'<p class="source">{escape(e.source)} of the paper</p><p>{escape(e.summary)}</p>',
+            f'<p class="source">{escape(_source(e))}</p><p>{escape(e.summary)}</p>',
             *(self._table(table) for table in e.tables),
             *self._pictures(),
             *self._charts(),
@@ -105,37 +108,57 @@ class Section:
         return self._stacked(table)
 
     def _side_by_side(self, table: Table) -> str:
-        """Methods down; under each metric the paper's figure and one column to a preset."""
+        """Methods down; under each metric the paper's figure, where it prints one, and one column to a preset."""
         columns = [
-            Column(self.metrics[key], preset)
-            for key in table.metrics
+            column
+            for metric in table.metrics
             for preset in ("published", *self.presets)
+            if self._has(column := Column(self.metrics[metric], preset))
         ]
-        width = 1 + len(self.presets)
+        groups = [
+            (metric, [c for c in columns if c.metric.key == metric]) for metric in table.metrics
+        ]
+        groups = [(self.metrics[metric], group) for metric, group in groups if group]
+        firsts = {group[0] for _, group in groups}
         head = [
             '<tr><th rowspan="2">Method</th>',
             *(
-                f'<th colspan="{width}" class="group" title="{escape(self.metrics[key].meaning)}">'
-                f"{escape(self.metrics[key].label)}</th>"
-                for key in table.metrics
+                f'<th colspan="{len(group)}" class="group" title="{escape(metric.meaning)}">'
+                f"{escape(metric.label)}</th>"
+                for metric, group in groups
             ),
             "</tr><tr>",
             *(
-                f'<th class="{"first" if c.preset == "published" else ""}">{self._column_name(c.preset)}</th>'
+                f'<th class="{"first" if c in firsts else ""}">{self._column_name(c.preset)}</th>'
                 for c in columns
             ),
             "</tr>",
         ]
+        names = [
+            f"{c.metric.label}, {'paper’s figure' if c.preset == 'published' else f'ours, {c.preset}'}"
+            for c in columns
+        ]
+        first = [c in firsts for c in columns]
         body: list[str] = []
         for case, title in self.experiment.cases.items():
-            if len(self.experiment.cases) > 1:
+            rows = [
+                _row(escape(label), cells, names, first)
+                for label in self.labels
+                if any(cells := [self._cell(label, column, case) for column in columns])
+            ]
+            if rows and len(self.experiment.cases) > 1:
                 body.append(_group_row(title, 1 + len(columns)))
-            for label in self.labels:
-                cells = [self._cell(label, column, case) for column in columns]
-                if any(cells):
-                    body.append(_row(escape(label), cells, width))
-        body += self._floor_rows(columns, width)
+            body += rows
+        body += self._floor_rows(columns, names, first)
         return _figure_table(table, "".join(head), body)
+
+    def _has(self, column: Column) -> bool:
+        """Whether a cell of this column holds anything."""
+        return any(
+            self._cell(label, column, case)
+            for label in self.labels
+            for case in self.experiment.cases
+        )
 
     def _column_name(self, preset: str) -> str:
         if preset == "published":
@@ -148,7 +171,9 @@ class Section:
         counts = {len(record.seeds) for record in self.records if record.preset == preset}
         return counts.pop() if len(counts) == 1 else None
 
-    def _floor_rows(self, columns: Sequence[Column], width: int) -> Iterator[str]:
+    def _floor_rows(
+        self, columns: Sequence[Column], names: Sequence[str], first: Sequence[bool]
+    ) -> Iterator[str]:
         """What exact draws have, as a last row."""
         if len(self.experiment.cases) > 1 or not any(c.metric.floor for c in columns):
             return
@@ -161,31 +186,35 @@ class Section:
                 if summary
                 else ""
             )
-        yield _row("<em>exact draws</em>", cells, width)
+        yield _row("<em>exact draws</em>", cells, names, first)
 
     def _stacked(self, table: Table) -> str:
         """Problems and, under each, methods with their presets down; metrics across."""
-        metrics = [self.metrics[key] for key in table.metrics]
+        shown = {row.rpartition("/")[2] for record in self.records for row in record.rows}
+        metrics = [self.metrics[name] for name in table.metrics if name in shown]
         head = "<tr><th>Method</th>" + "".join(
             f'<th title="{escape(m.meaning)}">{escape(m.label)}</th>' for m in metrics
         )
-        body = []
+        names, first = [m.label for m in metrics], [False] * len(metrics)
+        body: list[str] = []
         for case, title in self.experiment.cases.items():
-            if len(self.experiment.cases) > 1:
-                body.append(_group_row(title, 1 + len(metrics)))
+            rows = []
             for record in self.records:
-                name = f"{escape(record.method)} {_badge(record.preset)}{_count(len(record.seeds))}"
+                name = f"{escape(record.method)} {badge(record.preset)}{_count(len(record.seeds))}"
                 cells = [
                     self._cell(record.method, Column(metric, record.preset), case, stacked=True)
                     for metric in metrics
                 ]
                 if any(cells):
-                    body.append(_row(name, cells, 0))
+                    rows.append(_row(name, cells, names, first))
+            if rows and len(self.experiment.cases) > 1:
+                body.append(_group_row(title, 1 + len(metrics)))
+            body += rows
         return _figure_table(table, head + "</tr>", body)
 
     def _cell(self, label: str, column: Column, case: str, *, stacked: bool = False) -> str:
         metric, preset = column
-        row = _key(case, metric.key)
+        row = key(case, metric.key)
         if preset == "published":
             figure = self.experiment.published.get(label, {}).get(row)
             return _published(figure) if figure else ""
@@ -197,12 +226,12 @@ class Section:
         said = len(record.seeds) if stacked else self._common_count(preset)
         if summary.n != said:
             text += _count(summary.n)
-        if metric.void_if and max(record.rows.get(_key(case, metric.void_if), (0.0,))) > 0:
+        if metric.void_if and max(record.rows.get(key(case, metric.void_if), (0.0,))) > 0:
             reason = self.metrics[metric.void_if].label
             return (
                 f'<s title="invalid: {escape(reason)} is above 0">{text}</s><small>invalid</small>'
             )
-        lowest = record.summary(_key(case, metric.floor)) if stacked and metric.floor else None
+        lowest = record.summary(key(case, metric.floor)) if stacked and metric.floor else None
         beside = (
             f"<small>floor {_decimal(lowest.mean, _digits(lowest.mean, 2))}</small>"
             if lowest
@@ -211,32 +240,15 @@ class Section:
         return text + beside
 
     def _pictures(self) -> Iterator[str]:
-        """The target of each problem beside the draws of each method."""
-        blocks = []
-        for case, title in self.experiment.cases.items():
-            drawn = [r for r in self.records if _key(case, "draws") in r.arrays]
-            if not drawn:
-                continue
-            target = drawn[0].arrays[_key(case, "target")]
-            half_width = float(drawn[0].arrays[_key(case, "half_width")])
-            panels = [_panel(figures.density_panel(target), "Target", f"the density of {title}")]
-            for record in drawn:
-                draws = record.arrays[_key(case, "draws")]
-                image = figures.draws_panel(target, draws, half_width)
-                caption = f"{escape(record.method)} {_badge(record.preset)}"
-                panels.append(_panel(image, caption, f"{len(draws)} draws of {record.method}"))
-            blocks.append(
-                f'<div style="--panels: {len(panels)}"><h4>{escape(title)}</h4>'
-                f'<div class="panels">{"".join(panels)}</div></div>'
-            )
-        if blocks:
-            yield f'<h3>Draws of the first seed</h3><div class="blocks">{"".join(blocks)}</div>'
+        """What the experiment shows beside numbers."""
+        draw = PICTURES.get(self.experiment.name)
+        return iter(()) if draw is None else draw(self.experiment, self.records)
 
     def _charts(self) -> Iterator[str]:
         """A dot chart of each headline metric and problem that two methods share."""
-        charts = []
-        for key in self.experiment.headline:
-            metric = self.metrics[key]
+        made = []
+        for name in self.experiment.headline:
+            metric = self.metrics[name]
             for case, title in self.experiment.cases.items():
                 lines = {
                     label: marks
@@ -248,18 +260,22 @@ class Section:
                     continue
                 heading = f"{metric.label}: {metric.meaning}" + (f" · {title}" if case else "")
                 svg = figures.dot_chart(
-                    lines, metric.label, self._floor(case, metric), f"{case}-{key}-dots"
+                    lines,
+                    metric.label,
+                    self._floor(case, metric),
+                    f"{self.experiment.name}-{case}-{name}-dots",
                 )
-                charts.append(f"<figure>{svg}<figcaption>{escape(heading)}</figcaption></figure>")
-        if charts:
+                made.append(chart(svg, heading))
+        if made:
             yield f"<h3>Seed by seed</h3>{_legend(self.presets, bool(self.experiment.published))}"
-            yield f'<div class="charts">{"".join(charts)}</div>'
+            yield charts(made)
 
     def _marks(self, label: str, case: str, metric: Metric) -> list[figures.Mark]:
-        row, marks = _key(case, metric.key), []
+        row, marks = key(case, metric.key), []
         figure = self.experiment.published.get(label, {}).get(row)
         if figure:
-            marks.append(figures.Mark("published", (figure.mean,), figure.sd))
+            sd = figure.sd if math.isfinite(figure.sd) else None
+            marks.append(figures.Mark("published", (figure.mean,), sd))
         for preset in self.presets:
             record = self.by_place.get((label, preset))
             values = record.rows.get(row, ()) if record else ()
@@ -271,36 +287,36 @@ class Section:
     def _floor(self, case: str, metric: Metric) -> float | None:
         if metric.floor is None:
             return None
-        floors = [r.summary(_key(case, metric.floor)) for r in self.records]
+        floors = [r.summary(key(case, metric.floor)) for r in self.records]
         means = [summary.mean for summary in floors if summary]
         return float(np.mean(means)) if means else None
 
     def _curves(self) -> Iterator[str]:
         """Training curves, one chart to a preset and problem."""
-        charts = []
+        made = []
         for preset in self.presets:
             group = [r for r in self.records if r.preset == preset]
             for case, title in self.experiment.cases.items():
-                shared = [t for t in CURVES if all(_key(case, t) in r.curves for r in group)]
+                shared = [t for t in CURVES if all(key(case, t) in r.curves for r in group)]
                 if not shared:
                     continue
                 term = shared[0]
                 curves = {
                     r.method: (
-                        r.curves[_key(case, term)].steps,
-                        np.array(r.curves[_key(case, term)].values),
+                        r.curves[key(case, term)].steps,
+                        np.array(r.curves[key(case, term)].values),
                     )
                     for r in group
                 }
-                svg = figures.curves_chart(curves, CURVES[term], f"{preset}-{case}-curve")
+                svg = figures.curves_chart(
+                    curves, CURVES[term], f"{self.experiment.name}-{preset}-{case}-curve"
+                )
                 where = " · ".join(filter(None, [title if case else "", preset]))
                 where += f": {group[0].method}" if len(group) == 1 else ""
-                charts.append(f"<figure>{svg}<figcaption>{escape(where)}</figcaption></figure>")
-        if charts:
-            yield (
-                "<h3>Training</h3><p class='caption'>Means over the seeds, with their range shaded.</p>"
-                f'<div class="charts">{"".join(charts)}</div>'
-            )
+                made.append(chart(svg, where))
+        if made:
+            yield "<h3>Training</h3><p class='caption'>Means over the seeds, with their range shaded.</p>"
+            yield charts(made)
 
     def _notes(self) -> str:
         notes = [
@@ -311,12 +327,14 @@ class Section:
         return f'<h3>What happened</h3><ul class="notes">{"".join(notes)}</ul>' if notes else ""
 
 
+def _source(experiment: Experiment) -> str:
+    """Which part of the paper it repeats, if any."""
+    source = experiment.source
+    return source.capitalize() if "beyond" in source else f"{source} of the paper"
+
+
 def _style() -> str:
     return resources.files("gpvi.report").joinpath("style.css").read_text("utf-8")
-
-
-def _key(case: str, name: str) -> str:
-    return f"{case}/{name}" if case else name
 
 
 def _place(record: Record) -> tuple[int, int, str]:
@@ -346,10 +364,18 @@ def _number(summary: Summary, metric: Metric) -> str:
     mean, sd = scale * summary.mean, scale * summary.sd
     if metric.style == "seconds":
         return f"{mean:,.0f}{unit}" if mean >= 10 else f"{mean:.1f}{unit}"
+    if 0 < abs(mean) < SMALL:
+        return " ".join(filter(None, (_power(mean), _deviation(_power(sd)) if sd > 0 else "")))
     if not sd > 0:
         return f"{_decimal(mean, _digits(mean, 3))}{unit}"
     digits = _digits(sd, 2 if f"{sd:e}"[0] == "1" else 1)
-    return f"{_decimal(mean, digits)} ± {_decimal(sd, digits)}{unit}"
+    return f"{_decimal(mean, digits)} {_deviation(f'{_decimal(sd, digits)}{unit}')}"
+
+
+def _power(value: float) -> str:
+    """Two digits and a power of ten."""
+    digits, _, exponent = f"{value:.1e}".partition("e")
+    return f"{digits} · 10<sup>{int(exponent)}</sup>".replace("-", "−")
 
 
 def _digits(value: float, significant: int) -> int:
@@ -368,19 +394,24 @@ def _count(n: int) -> str:
 
 
 def _published(figure: Published) -> str:
-    return f"{figure.mean:g} ± {figure.sd:g}"
+    given = math.isfinite(figure.sd)
+    return f"{figure.mean:g}" + (f" {_deviation(f'{figure.sd:g}')}" if given else "")
 
 
-def _badge(preset: str) -> str:
-    return f'<span class="badge {escape(preset)}">{escape(preset)}</span>'
+def _deviation(text: str) -> str:
+    """± and what follows, kept on one line."""
+    return f'<span class="sd">± {text}</span>'
 
 
-def _row(name: str, cells: Sequence[str], group: int) -> str:
+def _row(name: str, cells: Sequence[str], names: Sequence[str], first: Sequence[bool]) -> str:
+    """A line of a table; on a narrow screen each cell says what it is, and empty ones are left out."""
+    kinds = (
+        " ".join(filter(None, ("first" * begins, "" if cell else "empty")))
+        for cell, begins in zip(cells, first, strict=True)
+    )
     marked = (
-        f'<td class="first">{cell or "—"}</td>'
-        if group and i % group == 0
-        else f"<td>{cell or '—'}</td>"
-        for i, cell in enumerate(cells)
+        f'<td class="{kind}" data-name="{escape(label)}"><span>{cell or "—"}</span></td>'
+        for cell, label, kind in zip(cells, names, kinds, strict=True)
     )
     return f'<tr><th scope="row">{name}</th>{"".join(marked)}</tr>'
 
@@ -393,14 +424,6 @@ def _figure_table(table: Table, head: str, body: Iterable[str]) -> str:
     return (
         f"<h3>{escape(table.title)}</h3><div class='scroll'><table><thead>{head}</thead>"
         f"<tbody>{''.join(body)}</tbody></table></div><p class='caption'>{escape(table.caption)}</p>"
-    )
-
-
-def _panel(image: bytes, caption: str, description: str) -> str:
-    data = base64.b64encode(image).decode()
-    return (
-        f'<figure class="panel"><img src="data:image/png;base64,{data}" alt="{escape(description)}">'
-        f"<figcaption>{caption}</figcaption></figure>"
     )
 
 
@@ -424,7 +447,7 @@ def _head(
     )
     presets = dict.fromkeys(record.preset for record in records)
     meanings = "".join(
-        f"<li>{_badge(p)} {escape(meaning)}</li>" for p, meaning in PRESETS.items() if p in presets
+        f"<li>{badge(p)} {escape(meaning)}</li>" for p, meaning in PRESETS.items() if p in presets
     )
     remarks = []
     if older:
@@ -452,7 +475,7 @@ def _provenance(records: Sequence[Record]) -> str:
         specification = escape(json.dumps(record.specification, ensure_ascii=False, indent=1))
         rows.append(
             f"<article id='{escape(slug(f'{record.experiment} {record.preset} {record.method}'))}'>"
-            f"<h3>{escape(record.experiment)} · {escape(record.method)} {_badge(record.preset)}</h3>"
+            f"<h3>{escape(record.experiment)} · {escape(record.method)} {badge(record.preset)}</h3>"
             f"<p><code>{escape(record.command)}</code></p>"
             f"<p>gpvi {escape(place.library)}{commit} · Python {escape(place.python)} · JAX {escape(place.jax)} · "
             f"{escape(place.system)}, {place.cpus} CPUs, device {escape(place.device)} · "

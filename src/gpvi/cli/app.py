@@ -1,0 +1,120 @@
+"""What all commands share: the application, its errors, and its progress bar."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from gpvi.errors import GPVIError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class Commands(TyperGroup):
+    """Turns what goes wrong into one line on standard error and an exit code."""
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> NoReturn:
+        """Run a command; 2 for errors, 130 for Ctrl-C."""
+        words = sys.argv[1:] if args is None else list(args)
+        options["standalone_mode"] = False
+        try:
+            code = super().main([w for w in words if w != "--debug"], *rest, **options)
+        except Exception as error:
+            if "--debug" in words:
+                raise
+            complain(_in_words(error))
+            code = 2
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+app = typer.Typer(
+    name="gpvi",
+    cls=Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Train neural samplers of a posterior, repeat the paper's experiments, and report them.",
+    epilog="[dim]--debug anywhere shows the full trace of an error.[/dim]",
+)
+
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
+
+
+def _version(wanted: bool) -> bool:
+    if wanted:
+        import gpvi
+
+        typer.echo(f"gpvi {gpvi.__version__}")
+        raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
+class Bar:
+    """A bar on standard error with the time left; it vanishes when the work is done."""
+
+    def __init__(self, place: str = ""):
+        self._place = place
+
+    def start(self, total: int, label: str) -> None:
+        """Open the bar."""
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:>3.0f} % {task.fields[message]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._progress.start()
+        self._task = self._progress.add_task(
+            f"{self._place} {label}".strip(), total=total, message="compiling"
+        )
+
+    def update(self, done: int, message: str) -> None:
+        """Move the bar."""
+        self._progress.update(self._task, completed=done, message=message)
+
+    def close(self) -> None:
+        """Remove the bar."""
+        self._progress.stop()
+
+
+def console() -> "Console":
+    """Standard output, in colours where it has any."""
+    from rich.console import Console
+
+    return Console()
+
+
+def complain(message: str) -> None:
+    """One line on standard error."""
+    typer.echo(f"gpvi: {' '.join(message.split())}", err=True)
+
+
+def _in_words(error: Exception) -> str:
+    """What went wrong and what to do, in a sentence or two."""
+    if isinstance(error, GPVIError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error}. Check the paths given."
+    misuse = getattr(error, "format_message", None)
+    if misuse is not None:
+        return f"{misuse().rstrip('.') or 'no command given'} (see gpvi --help)."
+    return f"unexpected {type(error).__name__}: {error}. Run it again with --debug for the trace."

@@ -1,0 +1,164 @@
+"""`gpvi fit`: a posterior from a log-density in a file, with its diagnosis and its draws."""
+
+import csv
+import dataclasses
+import json
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from gpvi.cli.app import AsJson, Bar, Out, app, complain
+from gpvi.errors import InputError, StorageError, UnknownOptionError
+
+if TYPE_CHECKING:
+    from gpvi.diagnostics import Diagnosis
+    from gpvi.methods import Method
+    from gpvi.posterior import Posterior
+
+DRAWS = 1_000
+
+
+def _method_names() -> list[str]:
+    from gpvi.methods import METHODS
+
+    return [_hyphenated(method.__name__) for method in METHODS]
+
+
+@app.command()
+def fit(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py[:NAME]",
+            help="A log-density of one point (log_density by default), a NumPyro model that needs no arguments, or a "
+            "gpvi.Target.",
+        ),
+    ],
+    dim: Annotated[
+        int | None, typer.Option(metavar="D", help="The length of the point, for a log-density.")
+    ] = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="gpvi, svgd, nuts, mean-field-vi, …: see gpvi list methods.",
+            autocompletion=_method_names,
+        ),
+    ] = "gpvi",
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", help="How long to train; until it fits by default.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="The same seed, the same posterior.")] = 0,
+    draws: Annotated[
+        int | None,
+        typer.Option(metavar="N", help=f"Draws to write; {DRAWS:,} by default, or all particles."),
+    ] = None,
+    out: Out = Path("posterior"),
+    as_json: AsJson = False,
+) -> None:
+    """Train on the log-density in a Python file (which is run), judge the result, and save it with draws of it."""
+    import jax
+
+    from gpvi.cli import userfile
+    from gpvi.experiments.base import quietly
+    from gpvi.fit import fit as train
+
+    chosen = _method(method)
+    if draws is not None and draws < 1:
+        raise InputError(f"--draws is {draws}; give 1 or more.")
+    path, _ = userfile.split(file)
+    target = userfile.target(file, dim)
+    fit_key, look_key, draw_key = jax.random.split(jax.random.key(seed), 3)
+    with quietly(), userfile.blaming(path):
+        posterior = train(
+            target, chosen, key=fit_key, steps=steps, progress=False if as_json else Bar()
+        )
+        diagnosis = posterior.diagnose(key=look_key)
+    posterior.save(out / "posterior")
+    with userfile.blaming(path):
+        named = _named(posterior, _count(posterior, draws), draw_key)
+    files = [out / "posterior", *_write(named, out)]
+    if as_json:
+        typer.echo(json.dumps(_as_json(posterior, diagnosis, files), indent=1))
+    else:
+        typer.echo(f"{posterior.training.chosen}\n\n{diagnosis}\n")
+        for written in files:
+            typer.echo(written)
+    if any("interrupted" in note for note in posterior.training.notes):
+        complain(f"interrupted: the posterior after {posterior.training.steps} steps is in {out}.")
+        raise typer.Exit(130)
+
+
+def _method(name: str) -> "Method":
+    from gpvi.methods import METHODS
+
+    known = {_hyphenated(method.__name__): method for method in METHODS}
+    if name.lower() not in known:
+        raise UnknownOptionError("method", name, known)
+    return known[name.lower()]()
+
+
+def _hyphenated(name: str) -> str:
+    """AmortizedSVGD → amortized-svgd."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
+
+
+def _count(posterior: "Posterior", asked: int | None) -> int:
+    """As many as asked for; particles cannot give more than there are."""
+    if asked is not None or posterior.method.generative:
+        return asked or DRAWS
+    return min(DRAWS, len(posterior.particles))
+
+
+def _named(posterior: "Posterior", n: int, key: Any) -> dict[str, np.ndarray]:
+    """The draws by name, each with a first axis of n."""
+    import jax
+
+    leaves = jax.tree.leaves_with_path(posterior.draws(n, key=key))
+    return {
+        jax.tree_util.keystr(path, simple=True, separator=".") or "x": np.asarray(leaf)
+        for path, leaf in leaves
+    }
+
+
+def _write(named: dict[str, np.ndarray], out: Path) -> tuple[Path, Path]:
+    """The draws as arrays and as a table, a column to each number."""
+    arrays, table = out / "draws.npz", out / "draws.csv"
+    columns = {
+        name + (f"[{','.join(map(str, index))}]" if index else ""): values[(slice(None), *index)]
+        for name, values in named.items()
+        for index in np.ndindex(*values.shape[1:])
+    }
+    try:
+        np.savez(arrays, **named)  # pyright: ignore[reportArgumentType]
+        with table.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(columns)
+            writer.writerows(zip(*(v.tolist() for v in columns.values()), strict=True))
+    except OSError as error:
+        raise StorageError(
+            f"the draws cannot be written to {out}: {error.strerror}. Choose another --out directory."
+        ) from error
+    return arrays, table
+
+
+def _as_json(posterior: "Posterior", diagnosis: "Diagnosis", files: list[Path]) -> dict[str, Any]:
+    """What was found, without the draws."""
+    numbers = {
+        field.name: value if math.isfinite(value) else None
+        for field in dataclasses.fields(diagnosis)
+        if isinstance(value := getattr(diagnosis, field.name), int | float)
+    }
+    return {
+        "verdict": diagnosis.verdict.level,
+        "because": str(diagnosis.verdict),
+        "diagnosis": numbers,
+        "steps": posterior.training.steps,
+        "seconds": posterior.training.seconds,
+        "notes": list(posterior.training.notes),
+        "files": [str(path) for path in files],
+    }

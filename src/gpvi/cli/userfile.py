@@ -1,0 +1,148 @@
+"""A target from a user's Python file: FILE.py:NAME, where NAME is a log-density, a NumPyro model or a `gpvi.Target`.
+
+The file is run, as `python FILE.py` would. What goes wrong in it is told with its line.
+"""
+
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from gpvi.errors import GPVIError, InputError, UnknownOptionError
+
+if TYPE_CHECKING:
+    from gpvi.target import Target
+
+DEFAULT_NAME = "log_density"
+_MODULE = "gpvi_user_file"
+
+
+def target(place: str, dim: int | None) -> "Target":
+    """The target that `place` names, checked at its starting point."""
+    path, name = split(place)
+    value = _find(_run(path), path, name)
+    with blaming(path):
+        found = _as_target(value, path, name, dim)
+        with found.precision():
+            found.check()
+    return found
+
+
+def split(place: str) -> tuple[Path, str]:
+    """FILE.py and NAME; `log_density` where no name is given."""
+    given = re.fullmatch(r"(.+?)(?::(\w+))?", place, re.DOTALL)
+    assert given is not None
+    return Path(given[1]), given[2] or DEFAULT_NAME
+
+
+@contextmanager
+def blaming(path: Path) -> Iterator[None]:
+    """Name the line of the user's file in which an error arose; other errors pass as they are."""
+    try:
+        yield
+    except Exception as error:
+        cause = error.__cause__ if isinstance(error, GPVIError) else error
+        line = _line(cause, path)
+        if line is None:
+            raise
+        what = str(error) if isinstance(error, GPVIError) else f"{type(error).__name__}: {error}."
+        raise InputError(f"{path}, line {line}: {what}") from error
+
+
+def _run(path: Path) -> ModuleType:
+    if path.is_dir() or not path.exists():
+        there = "is a directory" if path.is_dir() else "does not exist"
+        raise InputError(
+            f"{path} {there}. Give a Python file and the name of a function in it: FILE.py:{DEFAULT_NAME}."
+        )
+    spec = importlib.util.spec_from_file_location(_MODULE, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path} is no Python file: its name must end in .py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[_MODULE] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        with blaming(path):
+            spec.loader.exec_module(module)
+    except SyntaxError as error:
+        text = f" in “{error.text.strip()}”" if error.text else ""
+        raise InputError(
+            f"{error.filename or path}, line {error.lineno}: {error.msg}{text}. Correct it and run again."
+        ) from error
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _find(module: ModuleType, path: Path, name: str) -> Any:
+    """The object of this name; otherwise the names that could be meant."""
+    if hasattr(module, name):
+        return getattr(module, name)
+    own = [
+        key
+        for key, value in vars(module).items()
+        if not key.startswith("_") and _usable(value) and not isinstance(value, type)
+    ]
+    raise UnknownOptionError(f"name in {path}:", name, own)
+
+
+def _usable(value: Any) -> bool:
+    from gpvi.target import Target
+
+    own = getattr(value, "__module__", None) == _MODULE
+    return isinstance(value, Target) or (callable(value) and own)
+
+
+def _as_target(value: Any, path: Path, name: str, dim: int | None) -> "Target":
+    from gpvi.target import Target
+
+    if not isinstance(value, Target):
+        if not callable(value) or isinstance(value, type):
+            raise InputError(
+                f"{name} in {path} is {type(value).__name__} {str(value)[:40]!r}; it must be a function of one point, "
+                "a NumPyro model that needs no arguments, or a gpvi.Target."
+            )
+        needed = _needed(value)
+        if needed > 1:
+            raise InputError(
+                f"{name} in {path} needs {needed} arguments; a log-density takes one, the point x. Bind the others in "
+                "the file: functools.partial, or a gpvi.Target."
+            )
+        if needed == 1 and dim is None:
+            raise InputError(
+                f"--dim is missing: the length of the vector that {name} in {path} takes."
+            )
+        if needed == 1:
+            return Target(value, dim=dim)
+        value = Target.from_numpyro(value)
+    if dim is not None and dim != value.dim:
+        raise InputError(
+            f"--dim is {dim}, but {name} in {path} has {value.dim} dimensions. Leave --dim out."
+        )
+    return value
+
+
+def _needed(function: Callable) -> int:
+    """How many arguments must be given."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 1
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in positional and p.default is p.empty for p in parameters)
+
+
+def _line(error: BaseException | None, path: Path) -> int | None:
+    """The last line of the file on the way to the error."""
+    if error is None or isinstance(error, SyntaxError):
+        return None
+    here = path.resolve()
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == here]
+    return lines[-1] if lines else None

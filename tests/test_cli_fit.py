@@ -1,0 +1,136 @@
+"""`gpvi fit` trains on what a file defines, and says in one line what is wrong with it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import gpvi
+from gpvi.cli import app
+
+GAUSSIAN = """
+import jax.numpy as jnp
+
+SPREAD = jnp.array([1.0, 2.0])
+
+
+def log_density(x):
+    return -0.5 * (((x - 3) / SPREAD) ** 2).sum()
+
+
+def two(x, y):
+    return x.sum() + y
+
+
+def late(x):
+    return undefined * x.sum()
+"""
+MODEL = """
+import numpyro
+import numpyro.distributions as dist
+
+
+def model():
+    rate = numpyro.sample("rate", dist.Exponential(1.0))
+    numpyro.sample("y", dist.Poisson(rate), obs=4)
+"""
+
+
+def call(*words):
+    return CliRunner().invoke(app, ["fit", *map(str, words)])
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "posterior of mine.py"
+    path.write_text(GAUSSIAN)
+    return path
+
+
+def test_a_log_density(file, tmp_path):
+    out = tmp_path / "out"
+    words = (f"{file}:log_density", "--dim", 2, "--method", "svgd", "--steps", 30)
+    result = call(*words, "--out", out, "--draws", 50)
+    assert result.exit_code == 0, result.output
+    assert "SVGD; 30 steps" in result.stdout
+    assert "Stein" in result.stdout
+    assert [Path(line).name for line in result.stdout.splitlines()[-3:]] == [
+        "posterior",
+        "draws.npz",
+        "draws.csv",
+    ]
+    draws = np.load(out / "draws.npz", allow_pickle=False)["x"]
+    assert draws.shape == (50, 2)
+    lines = (out / "draws.csv").read_text().splitlines()
+    assert (lines[0], len(lines)) == ("x[0],x[1]", 51)
+    np.testing.assert_allclose(np.array(lines[1].split(","), float), draws[0], rtol=1e-6)
+    assert gpvi.load(out / "posterior").dim == 2
+    again = json.loads(call(*words, "--out", tmp_path / "other", "--json").stdout)
+    assert set(again) == {"verdict", "because", "diagnosis", "steps", "seconds", "notes", "files"}
+    assert again["steps"] == 30
+    same = np.load(tmp_path / "other" / "draws.npz", allow_pickle=False)["x"]
+    assert same.shape == (100, 2), "all particles by default"
+
+
+def test_a_numpyro_model_needs_no_dimension(tmp_path):
+    pytest.importorskip("numpyro")
+    (tmp_path / "model.py").write_text(MODEL)
+    words = (f"{tmp_path / 'model.py'}:model", "--method", "svgd", "--steps", 20)
+    result = call(*words, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    rate = np.load(tmp_path / "out" / "draws.npz", allow_pickle=False)["rate"]
+    assert rate.shape == (100,)
+    assert (rate > 0).all(), "in its support"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("log_density", (), "--dim is missing: the length of the vector"),
+        ("log_density", ("--dim", 3), "line 8: the log-density fails on a vector of shape (3,)"),
+        ("log_density", ("--dim", 0), "it must be a whole number"),
+        ("log_densty", ("--dim", 2), "Did you mean 'log_density'?"),
+        ("SPREAD", ("--dim", 2), "it must be a function of one point"),
+        ("two", ("--dim", 2), "needs 2 arguments"),
+        ("late", ("--dim", 2), "line 16: NameError: name 'undefined' is not defined"),
+        ("log_density", ("--dim", 2, "--method", "svdg"), "Did you mean 'svgd'?"),
+        ("log_density", ("--dim", 2, "--draws", 0), "give 1 or more"),
+        ("log_density", ("--dim", 2, "--steps", 0), "steps is 0"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(file, tmp_path, name, options, said):
+    result = call(f"{file}:{name}", *options, "--out", tmp_path / "out")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert len(result.stderr.splitlines()) == 1
+    assert said in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "does not exist"),
+        ("def log_density(x:\n    return 1\n", "line 1: "),
+        ("import jax\n\nraise KeyError('lost')\n", "line 3: KeyError: 'lost'"),
+        ("import no_such_module\n", "line 1: ModuleNotFoundError"),
+        ("x = 1\n", "unknown name in"),
+        ("def log_density(x):\n    return x\n", "it must return a scalar"),
+    ],
+)
+def test_what_is_wrong_with_the_file(tmp_path, content, said):
+    path = tmp_path / "mine.py"
+    if content is not None:
+        path.write_text(content)
+    result = call(path, "--dim", 2, "--out", tmp_path / "out")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert len(result.stderr.splitlines()) == 1
+    assert said in result.stderr
+    assert "mine.py" in result.stderr or content == "def log_density(x):\n    return x\n"
+
+
+def test_a_directory_is_no_file(tmp_path):
+    result = call(tmp_path, "--dim", 2)
+    assert result.exit_code == 2
+    assert "is a directory" in result.stderr

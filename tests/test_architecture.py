@@ -26,6 +26,7 @@ LAYERS = (
         "data",
         "convergence",
         "memory",
+        "indexing",
         "stein",
         "verdict",
     },

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray, PyTree, 
 
 from gpvi.affine import Affine
 from gpvi.errors import InputError, NotAvailableError
+from gpvi.indexing import index_out_of_range
 from gpvi.models import Model
 from gpvi.preflight import Preflight, preflight
 
@@ -307,6 +308,12 @@ class Target(eqx.Module):
                 f"the log-density fails on a vector of shape ({self.dim},): {error}. "
                 f"Check dim={self.dim} and that the function takes one point."
             ) from error
+        beyond = index_out_of_range(self._returned, self.dim, self.dtype)
+        if beyond is not None:
+            raise InputError(
+                f"the log-density reads coordinate {beyond} of a point with {self.dim}, which JAX would take for "
+                f"the last one. Check dim={self.dim}."
+            )
         if not isinstance(out, jax.ShapeDtypeStruct) or out.shape != ():
             raise InputError(
                 f"the log-density returns {getattr(out, 'shape', out)} at one point; it must return a scalar. "

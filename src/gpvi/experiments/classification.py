@@ -94,17 +94,7 @@ class Classification:
         ),
         Metric("nll_reference", "NLL of reference", "that of the reference"),
         Metric("accuracy", "accuracy", f"on {TEST} new data", "share"),
-        Metric(
-            "elbo", "ELBO", "the evidence lower bound at temperature 1, in nats", void_if="fold"
-        ),
-        Metric(
-            "k_hat",
-            "k̂",
-            "Pareto shape of the importance weights: they are of use below 0.7",
-            void_if="fold",
-        ),
-        Metric("fold", "folded", "the share of draws where det J has the minority's sign", "share"),
-        Metric("seconds", "seconds", "training time of all seeds together", "seconds"),
+        *toys.DENSITY_METRICS,
     )
     tables = (
         Table(

@@ -14,10 +14,7 @@ from gpvi.errors import NotAvailableError
 from gpvi.experiments.base import Published
 from gpvi.experiments.open_category import (
     BestSetting,
-    NetworkRecipe,
     OpenCategory,
-    best_recipes,
-    shortened,
 )
 
 SIZES = (64, 64, 64, CLASSES)
@@ -64,6 +61,8 @@ class Digits(OpenCategory):
         f"predict by {BEST.draws} new networks. Hyper-parameters were chosen on the last fifth of the training set."
     )
     figures: Mapping[str, tuple[float, Published | None, Published | None]] = MappingProxyType({})
+    recommended = BEST
+    shortest = SMOKE
 
     def images(self) -> Images:
         """From scikit-learn."""
@@ -81,9 +80,3 @@ class Digits(OpenCategory):
     def network(self, images: Images) -> Network:
         """Dense layers."""
         return Network.from_definition(FlatImages(SIZES, "relu"))
-
-    def recipes(self, preset: str) -> dict[str, NetworkRecipe]:
-        """As recommended, or a few steps; the paper has no such experiment."""
-        if preset == "smoke":
-            return shortened(best_recipes(SMOKE), steps=4)
-        return best_recipes(BEST) if preset == "best" else {}

@@ -312,6 +312,9 @@ class OpenCategory(ABC):
     summary: str
     figures: Mapping[str, tuple[float, Published | None, Published | None]]
     """Label → the paper's clean accuracy, AUC and ECE."""
+    as_published: "PaperSetting | None" = None
+    recommended: "BestSetting"
+    shortest: "BestSetting"
     cases: Mapping[str, str] = MappingProxyType(TITLES)
     metrics = (
         Metric("accuracy", "accuracy", "on test images of the known classes"),
@@ -349,9 +352,13 @@ class OpenCategory(ABC):
     def network(self, images: Images) -> Network:
         """The classifier, with ten outputs whatever classes are known."""
 
-    @abstractmethod
-    def recipes(self, preset: str) -> Mapping[str, NetworkRecipe]:
-        """Label → recipe."""
+    def recipes(self, preset: str) -> dict[str, NetworkRecipe]:
+        """As published, as recommended, or a few steps."""
+        if preset == "paper" and self.as_published is not None:
+            return paper_recipes(self.as_published)
+        if preset == "smoke":
+            return shortened(best_recipes(self.shortest), steps=4)
+        return best_recipes(self.recommended) if preset == "best" else {}
 
     @property
     def published(self) -> dict[str, dict[str, Published]]:

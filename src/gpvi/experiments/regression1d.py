@@ -125,15 +125,7 @@ class GappedRegression:
             floor="nll_reference",
         ),
         Metric("nll_reference", "NLL of reference", "that of the reference"),
-        Metric("elbo", "ELBO", "the evidence lower bound, in nats", void_if="fold"),
-        Metric(
-            "k_hat",
-            "k̂",
-            "Pareto shape of the importance weights: they are of use below 0.7",
-            void_if="fold",
-        ),
-        Metric("fold", "folded", "the share of draws where det J has the minority's sign", "share"),
-        Metric("seconds", "seconds", "training time of all seeds together", "seconds"),
+        *toys.DENSITY_METRICS,
     )
     tables = (
         Table(

@@ -29,7 +29,7 @@ from gpvi.bnn.priors import Prior, StandardNormal
 from gpvi.carriers import Chains, Particles, standard_normal
 from gpvi.diagnostics import fold_fraction, importance
 from gpvi.directions import KSDDirection
-from gpvi.experiments.base import Labelled, Recipe, quietly
+from gpvi.experiments.base import Labelled, Metric, Recipe, quietly
 from gpvi.fit import fit, fit_seeds
 from gpvi.generators import AbstractGenerator, Residual
 from gpvi.jacobian import Helper
@@ -65,6 +65,18 @@ LEVELS = (np.arange(100) + 0.5) / 100
 """Where quantile functions are compared."""
 FLOOR_REPLICATES = 4
 PAPER_LEARNING_RATE = 1e-3
+DENSITY_METRICS = (
+    Metric("elbo", "ELBO", "the evidence lower bound at temperature 1, in nats", void_if="fold"),
+    Metric(
+        "k_hat",
+        "k̂",
+        "Pareto shape of the importance weights: they are of use below 0.7",
+        void_if="fold",
+    ),
+    Metric("fold", "folded", "the share of draws where det J has the minority's sign", "share"),
+    Metric("seconds", "seconds", "training time of all seeds together", "seconds"),
+)
+"""What is measured of every network's posterior, whatever it predicts."""
 _LONG = HMC(chains=128, leapfrogs=32, warmup=1_000, draws=250, thin=10, acceptance=0.8)
 REFERENCES = {
     "paper": _LONG,

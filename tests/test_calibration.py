@@ -10,7 +10,7 @@ from gpvi.calibration import Calibration
 from gpvi.errors import InputError
 
 DATA = 4
-FULL_RANK = gpvi.FullRankVI(particles=64)
+FULL_RANK = gpvi.FullRankVI(particles=64, learning_rate=0.05)
 
 
 def simulate(key):
@@ -42,7 +42,8 @@ def test_conjugate_posteriors_are_calibrated_and_a_data_counted_sixfold_is_not()
         "key": jax.random.key(0),
         "simulations": 60,
         "draws": 19,
-        "steps": 100,
+        "steps": 300,
+        "init": None,
         "progress": False,
     }
     right = gpvi.sbc(simulate, posterior, FULL_RANK, **shared)

@@ -79,7 +79,13 @@ def stopped(directory, step, **options) -> None:
         fit(checkpoint=directory, callbacks=[stop_at(step)], **options)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=pytest.mark.slow) if n in ("helper", "DeepEnsemble") else n
+        for n in METHODS
+    ],
+)
 def test_a_run_goes_on_bit_for_bit(name, tmp_path):
     whole = fit(METHODS[name])
     for step in (10, 50):

@@ -78,6 +78,7 @@ EXAMPLES: list[Any] = [
     bnn.StandardNormal(0.5),
     bnn.FanIn(1.4, 0.5),
     bnn.PerLayer((0.5, 2.0)),
+    bnn.Sparse(1.0, 1.5, 0.3, 0.05),
     bnn.ScaleMixture(0.25, 2.0, 0.05),
     bnn.Gaussian(bnn.HalfCauchy(0.5), 0.1),
     bnn.HalfCauchy(2.0),

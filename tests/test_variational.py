@@ -88,7 +88,7 @@ def test_full_rank_finds_mean_and_covariance(gradient):
     [
         pytest.param("spline", 0.9, marks=pytest.mark.slow),  # has its row in test_contract
         pytest.param("autoregressive", 0.9, marks=pytest.mark.slow),
-        ("planar", 0.7),
+        pytest.param("planar", 0.7, marks=pytest.mark.slow),
     ],
 )
 def test_flows_find_mean_and_covariance(kind, share):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
+import gpvi
 from gpvi.affine import Affine
 from gpvi.errors import InputError
 from gpvi.target import Evaluation, Target, Whitened, evaluate
@@ -251,3 +252,36 @@ def test_a_bad_prior_is_refused():
 def test_good_targets_pass():
     regression().check()
     Target(half_line, dim=2, initial=[1.0, 1.0]).check()
+
+
+class TestClosedOverArrays:
+    """JAX 0.10 takes a float32 copy of a NumPy array, while it lives, for the array itself."""
+
+    MEAN = np.array([3.0, -1.0])
+
+    def test_the_start_is_found_although_it_is_looked_for_in_float64(self):
+        mean = self.MEAN.copy()
+        target = gpvi.Target(lambda x: -0.5 * jnp.square(x - mean).sum(), dim=2)
+        method = gpvi.GPVI(generator=gpvi.generators.Linear(), particles=8)
+        posterior = gpvi.fit(target, method, key=jax.random.key(0), steps=2, progress=False)
+        np.testing.assert_allclose(posterior.affine.location, mean, atol=0.2)
+        assert np.isfinite(posterior.sample(3, key=jax.random.key(1))).all()
+
+    def test_another_precision_works_or_says_what_to_do(self):
+        mean = self.MEAN.copy()
+        density = lambda x: -0.5 * jnp.square(x - mean).sum()  # noqa: E731
+        narrow = gpvi.Target(density, dim=2)
+        narrow.check()
+        wide = gpvi.Target(density, dim=2, dtype="float64")
+        with wide.precision():
+            try:
+                wide.check()
+            except InputError as error:
+                assert "jnp.asarray(X, x.dtype)" in str(error)  # noqa: PT017
+        cured = gpvi.Target(
+            lambda x: -0.5 * jnp.square(x - jnp.asarray(mean, x.dtype)).sum(),
+            dim=2,
+            dtype="float64",
+        )
+        with cured.precision():
+            cured.check()

@@ -213,7 +213,7 @@ class _Density:
             return score, -jax.lax.map(lambda row: pull(row)[0], rows, batch_size=_BATCH)
 
         self.scored = 0
-        self._wide = _traces_in_float64(log_density, dim)
+        self._wide = _compiles_in_float64(log_density, dim)
         self._values = jax.jit(jax.vmap(log_density))
         self._scores = jax.jit(jax.vmap(jax.value_and_grad(log_density)))
         self._curvature = jax.jit(curvature)
@@ -256,14 +256,22 @@ def _prepare(
     return density, point, np.random.default_rng(np.asarray(jax.random.key_data(key)))
 
 
-def _traces_in_float64(log_density: LogDensity, dim: int) -> bool:
-    """Whether the function takes float64; one that fixes float32 (in a scan's carry) may not."""
+def _compiles_in_float64(log_density: LogDensity, dim: int) -> bool:
+    """Whether the function can be compiled in float64.
+
+    One that fixes float32 (in a scan's carry) cannot. Nor can one that closes over NumPy arrays of float64 and is also
+    traced in float32: JAX 0.10 takes its float32 copies of them, while these live, for the arrays themselves. Here
+    such copies are kept alive, lest the answer depend on what was traced before.
+    """
+    function = jax.jit(jax.value_and_grad(log_density))
+    copies = function.trace(jax.ShapeDtypeStruct((dim,), jnp.result_type(float)))
     with jax.enable_x64(True):
         try:
-            point = jax.ShapeDtypeStruct((dim,), np.dtype("float64"))
-            jax.eval_shape(jax.value_and_grad(log_density), point)
+            function.lower(jax.ShapeDtypeStruct((dim,), np.dtype("float64")))
         except (TypeError, ValueError):
             return False
+        finally:
+            del copies
     return True
 
 

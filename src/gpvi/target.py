@@ -322,7 +322,15 @@ class Target(eqx.Module):
         if not jnp.issubdtype(out.dtype, jnp.floating):
             raise InputError(f"the log-density returns dtype {out.dtype}; it must return a float.")
         batch = None if batch_size is None else self.batch(jnp.arange(batch_size))
-        value, slope = _value_and_slope(self, self.initial, batch)
+        try:
+            value, slope = _value_and_slope(self, self.initial, batch)
+        except ValueError as error:
+            if "verifier" not in str(error):
+                raise
+            raise InputError(
+                "the log-density holds NumPy arrays that were used in another precision before, and JAX takes its "
+                "old copies for them. Convert them where they are used, jnp.asarray(X, x.dtype), or pass them as data=."
+            ) from error
         if not np.isfinite(value):
             raise InputError(
                 f"the log-density is {value} at the starting point {_brief(self.initial)}. "

@@ -44,7 +44,7 @@ class _Bounded:
         return self._x
 
     def __getitem__(self, index: Any) -> Any:
-        first = index[0] if isinstance(index, tuple) and index else index
+        first: Any = index[0] if isinstance(index, tuple) and index else index
         with contextlib.suppress(TypeError):
             number = operator.index(first)
             if not -len(self._x) <= number < len(self._x):

@@ -98,6 +98,7 @@ def test_a_run_goes_on_bit_for_bit(name, tmp_path):
         np.testing.assert_array_equal(values, resumed.training.history[term])
 
 
+@pytest.mark.slow
 def test_rounds_go_on_too(tmp_path):
     target = gpvi.Target(lambda x: -0.5 * jnp.square(x).sum() - 0.1 * x[0] ** 4, dim=1)
     method = gpvi.GPVI(particles=64)

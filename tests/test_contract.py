@@ -102,7 +102,7 @@ ROWS = {
     "nuts": Row(gpvi.NUTS(**CHAINS), Bounds(0.15, 0.2), Bounds(0.15, 0.5), steps=None),
 }
 every_method = pytest.mark.parametrize("name", ROWS)
-PROMPT = ("gpvi", "mean-field-vi", "svgd", "deep-ensemble", "nuts")
+PROMPT = ("gpvi", "mean-field-vi", "svgd")
 """One of each kind, for what takes a second program; the others are slow tests."""
 one_of_each_kind_at_once = pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in PROMPT)) for n in ROWS]

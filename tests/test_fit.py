@@ -429,7 +429,10 @@ def test_an_infinite_last_step_is_noticed():
     [
         LINEAR,
         gpvi.SVGD(particles=32),
-        gpvi.AmortizedKSD(generator=Linear(), particles=32, learning_rate=0.05),
+        pytest.param(
+            gpvi.AmortizedKSD(generator=Linear(), particles=32, learning_rate=0.05),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["gpvi", "svgd", "amortized-ksd"],
 )

@@ -56,6 +56,7 @@ def test_solvers_agree_to_the_end_of_training(gradient, solver):
     np.testing.assert_allclose(draws(fitted(of(solver))), draws(fitted(of("block"))), atol=2e-3)
 
 
+@pytest.mark.slow
 def test_a_spline_learns_what_no_affine_map_can():
     """Two modes at ±2: the default generator, small, has its mass at both and little between."""
     target = gpvi.Target(lambda x: jnp.logaddexp(-2 * (x[0] - 2) ** 2, -2 * (x[0] + 2) ** 2), dim=1)

@@ -114,6 +114,7 @@ def test_blackjax_has_another_median():
     assert 1e-3 < apart < 0.3
 
 
+@pytest.mark.slow
 def test_numpyro_takes_the_same_path_once_its_forces_balance():
     """NumPyro sums the attraction over the particles and averages the repulsion: its force is n times that of SVGD with
     the repulsion divided by n. With `repulsion_temperature` = n and a step size of ε/n it is ours.

@@ -364,6 +364,7 @@ class TestPeers:
         numpyro.deterministic("twice", 2 * x)
         numpyro.sample("y", dist.Normal(x, 1.0).to_event(1), obs=y)
 
+    @pytest.mark.slow
     def test_a_guide_knows_the_density_of_its_draws(self, getkey):
         guide = peers.NumPyroGuide("AutoNormal", steps=1_000, particles=10)
         fitted = guide.fit(self.model, {"y": np.full(2, 2.0)}, key=getkey())

@@ -113,7 +113,7 @@ def identical(first, second):
     )
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(
     st.sampled_from(list(METHODS)),
     st.sampled_from(["float32", "float64"]),

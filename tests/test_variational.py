@@ -184,6 +184,7 @@ def linear_network(rows=20):
     return target, np.linalg.solve(precision, features.T @ outputs), precision
 
 
+@pytest.mark.slow
 def test_local_reparameterisation_finds_the_mean_field_posterior_with_less_noise():
     target, mean, precision = linear_network()
     method = gpvi.MeanFieldVI(local=True, particles=32, learning_rate=0.03)

@@ -165,6 +165,26 @@ def test_another_run_is_refused(what, changed, tmp_path):
     assert sorted(os.listdir(tmp_path)) == before
 
 
+def test_a_target_of_another_dimension_or_precision_is_refused(tmp_path):
+    options = {"batch_size": None, "steps": 2}
+    gaussian = lambda x: -0.5 * jnp.square(x).sum()  # noqa: E731
+    fit(target=gpvi.Target(gaussian, dim=2), checkpoint=tmp_path, **options)
+    for other in (gpvi.Target(gaussian, dim=3), gpvi.Target(gaussian, dim=2, dtype="float64")):
+        with pytest.raises(InputError, match=r"another run: .*program"):
+            fit(target=other, checkpoint=tmp_path, **options)
+
+
+def test_a_checkpoint_that_lacks_an_array_is_passed_over(tmp_path):
+    whole = fit()
+    stopped(tmp_path, 60, every=20)
+    newest = tmp_path / "attempt-0-step-60"
+    document, arrays = storage.read(newest)
+    storage.write(newest, document, {n: a for n, a in arrays.items() if n != "state/0"})
+    with pytest.warns(TrainingWarning, match="step 60 is damaged and was passed over"):
+        resumed = fit(checkpoint=tmp_path)
+    assert bits(resumed) == bits(whole)
+
+
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "empty", "foreign"])
 def test_a_damaged_checkpoint_is_passed_over(damage, tmp_path):
     whole = fit()

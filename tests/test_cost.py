@@ -44,6 +44,21 @@ def test_a_fit_after_an_estimate_compiles_its_steps_no_more():
     assert not compiled
 
 
+def test_a_default_fit_after_an_estimate_finds_its_program(monkeypatch):
+    one = gpvi.Target(lambda x: -0.5 * jnp.square(x).sum(), dim=2)
+    options = {"key": KEY, "steps": 2}
+    method = gpvi.GPVI(generator=gpvi.generators.Linear(), particles=8)
+    gpvi.estimate(one, method, **options)
+
+    def refuse(*args):
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", refuse)
+    gpvi.fit(one, method, progress=False, **options)
+    with pytest.raises(AssertionError, match="compiled again"):
+        gpvi.fit(one, method, key=KEY, steps=3, progress=False)
+
+
 def test_more_particles_need_more_memory():
     few, many = (
         gpvi.estimate(target(), gpvi.SVGD(particles=n), key=KEY, steps=1).memory for n in (50, 400)

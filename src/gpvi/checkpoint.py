@@ -36,6 +36,8 @@ PAUSE = 60.0
 """Seconds between two checkpoints where nobody says how many steps."""
 PROBES = 3
 PROBE_TOLERANCE = 1e-3
+MALFORMED = (StorageError, KeyError, TypeError, ValueError)
+"""What reading a document that `save` did not write may raise."""
 _NAME = re.compile(r"attempt-(\d{1,3})-step-(\d{1,12})")
 
 
@@ -66,6 +68,10 @@ def probes(target: Target) -> list[float]:
     return [float(target.log_density(point)) for point in points]
 
 
+def _passed_over(step: int, error: Exception) -> str:
+    return f"the checkpoint of step {step} is damaged and was passed over: {error}"
+
+
 def _digest(*parts: bytes) -> str:
     found = hashlib.sha256()
     for part in parts:
@@ -92,14 +98,15 @@ class Checkpoints:
         self._start = ""
         self._failed = False
 
-    def start(self) -> tuple[Affine, str] | None:
-        """The coordinates of the run, if it has begun, and how they were found."""
+    def start(self, target: Target) -> tuple[Affine, str] | None:
+        """The coordinates of the run, if it has begun, and how they were found; None if they do not fit the target."""
         for attempt in range(len(self._found()) + 1):
             for document, arrays in self._good(attempt, []):
-                place = Affine(
-                    jnp.asarray(arrays["affine.location"]), jnp.asarray(arrays["affine.scale"])
-                )
-                return place, str(document["start"])
+                location, scale = arrays["affine.location"], arrays["affine.scale"]
+                fits = location.shape == (target.dim,) and set(scale.shape) == {target.dim}
+                if not fits or {location.dtype, scale.dtype} != {target.dtype}:
+                    return None
+                return Affine(jnp.asarray(location), jnp.asarray(scale)), str(document["start"])
         return None
 
     def open(self, who: Mapping[str, str], probed: list[float], affine: Affine, start: str) -> None:
@@ -112,7 +119,11 @@ class Checkpoints:
         notes: list[str] = []
         for document, arrays in self._good(attempt, notes):
             self._check_same(document)
-            run = _decoded(document, arrays, fresh)
+            try:
+                run = _decoded(document, arrays, fresh)
+            except MALFORMED as error:
+                notes.append(_passed_over(document["done"], error))
+                continue
             run.notes += notes
             self._saved_at, self._saved_step = time.monotonic(), run.done
             return run
@@ -171,10 +182,8 @@ class Checkpoints:
             try:
                 document, arrays = storage.read(self._path(attempt, step))
                 _expect_form(document, arrays)
-            except StorageError as error:
-                notes.append(
-                    f"the checkpoint of step {step} is damaged and was passed over: {error}"
-                )
+            except MALFORMED as error:
+                notes.append(_passed_over(step, error))
                 continue
             yield document, arrays
 

@@ -10,7 +10,7 @@ import optax
 from jaxtyping import PRNGKeyArray
 
 from gpvi.affine import Affine
-from gpvi.fit import planned
+from gpvi.fit import keeps_its_coordinates, planned
 from gpvi.memory import GIB
 from gpvi.methods import Method
 from gpvi.program import chunk_length, compile_chunk
@@ -51,14 +51,17 @@ def estimate(
 ) -> Estimate:
     """What `gpvi.fit` with the same arguments will cost: its program is compiled, and run for one chunk of steps.
 
-    A `fit` that follows compiles nothing again. The search for a start and, where training goes in rounds, the looks
-    between them are not counted: a few seconds. A run that is not trusted begins anew, at most twice.
+    A `fit` that follows with the default `init` does not compile its steps again. The search for a start and, where
+    training goes in rounds, the looks between them are not counted: a few seconds. A run that is not trusted begins
+    anew, at most twice.
     """
     plan = planned(target, method, steps, optimizer, batch_size, "auto")
     with target.precision():
         target.check(plan.batch_size)
-        affine = Affine.identity(target.dim, target.dtype)
-        density = Whitened(target, Affine(target.starting_points(1, key=key)[0], affine.scale))
+        scale = jnp.ones(target.dim, target.dtype)
+        if plan.method.coordinates == "dense" and not keeps_its_coordinates(target):
+            scale = jnp.diag(scale)
+        density = Whitened(target, Affine(target.starting_points(1, key=key)[0], scale))
         state = plan.method.init(density, plan.optimizer, key=key)
         program = compile_chunk(plan, density, state)
         arrays = eqx.filter(state, eqx.is_array)

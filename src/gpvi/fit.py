@@ -103,7 +103,7 @@ def fit(
     start_key, init_key, run_key = jax.random.split(key, 3)
     with target.precision():
         target.check(plan.batch_size)
-        begun = saves.start() if saves is not None else None
+        begun = saves.start(target) if saves is not None else None
         affine, start_report = begun or _starting_coordinates(target, method, init, key=start_key)
         density = Whitened(target, affine)
 
@@ -375,13 +375,17 @@ def _stack(trees: Sequence[PyTree], *, share: bool = False) -> tuple[PyTree, tup
     return eqx.combine(stacked, static), shared
 
 
+def keeps_its_coordinates(target: Target) -> bool:
+    """Whether `init="auto"` looks for no Gaussian to start from."""
+    return target.draws_its_start or target.dim > WHITENED_DIMENSIONS
+
+
 def _starting_coordinates(
     target: Target, method: Method, init: Any, *, key: PRNGKeyArray
 ) -> tuple[Affine, str]:
     if isinstance(init, Posterior):
         return init.affine, "continued from a posterior"
-    own = target.draws_its_start or target.dim > WHITENED_DIMENSIONS
-    if not isinstance(init, str) or (init == "auto" and own):
+    if not isinstance(init, str) or (init == "auto" and keeps_its_coordinates(target)):
         at = target.starting_points(1, key=key)[0] if target.draws_its_start else target.initial
         scale = Affine.identity(target.dim, target.dtype).scale
         return Affine(at, scale), "the target's own coordinates, around its initial point"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gpvi.report.figures import INK, LINES, _figure, _svg, shade
+from gpvi.report.figures import INK, _figure, _svg, draw_with_ranges, legend_above
 
 SMALLEST = 1e-12
 """What is drawn in place of an error of exactly zero."""
@@ -17,19 +17,8 @@ def error_curves(
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     with _figure(5.2, 2.5 + 0.17 * ((len(curves) + 1) // 2), salt) as (figure, axes):
-        for (line, colour), (name, (steps, values)) in zip(LINES, curves.items(), strict=False):
-            shown = np.maximum(values, SMALLEST)
-            middle = np.exp(np.log(shown).mean(0))
-            axes.plot(steps, middle, color=colour, linestyle=line, linewidth=1.4, label=name)
-            if len(shown) > 1:
-                axes.fill_between(
-                    steps,
-                    shown.min(0),
-                    shown.max(0),
-                    color=colour,
-                    alpha=shade(len(curves)),
-                    linewidth=0,
-                )
+        shown = {name: (steps, np.maximum(v, SMALLEST)) for name, (steps, v) in curves.items()}
+        draw_with_ranges(axes, shown, lambda values: np.exp(np.log(values).mean(0)))
         axes.set(xlabel=labels[0], ylabel=labels[1], yscale="log")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
@@ -39,12 +28,5 @@ def error_curves(
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
-        axes.legend(
-            loc="lower left",
-            bbox_to_anchor=(0, 1.0),
-            ncols=2,
-            fontsize=7.5,
-            handlelength=1.6,
-            borderaxespad=0.2,
-        )
+        legend_above(axes)
         return _svg(figure)

@@ -7,7 +7,7 @@ right on a light page, on a dark one and on paper.
 import io
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -130,21 +130,8 @@ def curves_chart(
     from matplotlib.ticker import MaxNLocator
 
     with _figure(5.2, 2.5 + 0.17 * ((len(curves) + 1) // 2), salt) as (figure, axes):
-        tails = []
-        for (line, colour), (name, (steps, values)) in zip(LINES, curves.items(), strict=False):
-            axes.plot(
-                steps, values.mean(0), color=colour, linestyle=line, linewidth=1.4, label=name
-            )
-            if len(values) > 1:
-                axes.fill_between(
-                    steps,
-                    values.min(0),
-                    values.max(0),
-                    color=colour,
-                    alpha=shade(len(curves)),
-                    linewidth=0,
-                )
-            tails.append(values[:, len(steps) // 2 :])
+        draw_with_ranges(axes, curves, lambda values: values.mean(0))
+        tails = [values[:, len(steps) // 2 :] for steps, values in curves.values()]
         lowest, highest = min(t.min() for t in tails), max(t.max() for t in tails)
         span = (highest - lowest) or 1.0
         axes.set(xlabel="step", ylabel=label, ylim=(lowest - 2 * span, highest + span / 2))
@@ -152,15 +139,33 @@ def curves_chart(
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
         if len(curves) > 1:
-            axes.legend(
-                loc="lower left",
-                bbox_to_anchor=(0, 1.0),
-                ncols=2,
-                fontsize=7.5,
-                handlelength=1.6,
-                borderaxespad=0.2,
-            )
+            legend_above(axes)
         return _svg(figure)
+
+
+def draw_with_ranges(
+    axes: "Axes",
+    curves: Mapping[str, tuple[Sequence[int], np.ndarray]],
+    middle: Callable[[np.ndarray], np.ndarray],
+) -> None:
+    """A line to a method, the `middle` of its seeds, and their range shaded."""
+    for (line, colour), (name, (steps, values)) in zip(LINES, curves.items(), strict=False):
+        axes.plot(steps, middle(values), color=colour, linestyle=line, linewidth=1.4, label=name)
+        if len(values) > 1:
+            low, high, alpha = values.min(0), values.max(0), shade(len(curves))
+            axes.fill_between(steps, low, high, color=colour, alpha=alpha, linewidth=0)
+
+
+def legend_above(axes: "Axes") -> None:
+    """In two columns over the chart."""
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1.0),
+        ncols=2,
+        fontsize=7.5,
+        handlelength=1.6,
+        borderaxespad=0.2,
+    )
 
 
 def scaling_chart(

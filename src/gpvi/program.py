@@ -1,7 +1,8 @@
 """A chunk of training steps as one compiled program, which runs of the same form share.
 
 Step t uses keys folded from t, so nothing random is carried along, and a chunk is a function of the state, the target,
-one key and the number of its first step.
+one key and the number of its first step. Which data its steps see is computed once, before they begin: the shuffle
+walks until all indices fall in range, and a loop of unknown length within a step makes a GPU wait for the host.
 """
 
 import dataclasses
@@ -14,11 +15,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
+from gpvi.carriers import Particles
+from gpvi.mesh import LARGE, Layout, active, data_rows, whole
 from gpvi.methods import Method
-from gpvi.methods.base import State
-from gpvi.minibatch import batch_indices
+from gpvi.methods.base import Partitioned, State
+from gpvi.minibatch import chunk_indices
 from gpvi.target import Density
 
 CHUNKS = 50
@@ -40,15 +44,35 @@ class Plan:
     rounds: tuple[int, ...] = ()
     shared: tuple[bool, ...] = ()
     """Of each array of the target, whether the lanes share one instead of having each its own."""
+    longest: int = LONGEST_CHUNK
+    """Steps that a chunk may take."""
+    mesh: Mesh | None = None
+    """The devices that share a step, or the lanes, out among themselves."""
+
+    def layout(self, state: State) -> Layout | None:
+        """How the state lies on the mesh: particles always in parts, parameters where they are large."""
+        if self.mesh is None:
+            return None
+        if self.lanes is not None:
+            return Layout(self.mesh, "first", 0)
+        axis = self.method.partition if isinstance(self.method, Partitioned) else "longest"
+        return Layout(self.mesh, axis, 0 if isinstance(state.learner.model, Particles) else LARGE)
+
+    @property
+    def chunk(self) -> tuple[int, bool]:
+        """How many steps a chunk takes, and whether the last one must mask some."""
+        return chunk_length(self.steps, self.rounds, self.longest)
 
 
-def chunk_length(steps: int, rounds: tuple[int, ...] = ()) -> tuple[int, bool]:
+def chunk_length(
+    steps: int, rounds: tuple[int, ...] = (), longest: int = LONGEST_CHUNK
+) -> tuple[int, bool]:
     """How many steps one chunk takes, and whether the last chunk must mask some of them.
 
     One program serves all chunks. A divisor of `steps` near steps / 50, and of every round, needs no mask; where there
     is none (a prime number of steps), the surplus steps of the last chunk are computed and dropped.
     """
-    aim = max(1, min(LONGEST_CHUNK, steps // CHUNKS))
+    aim = max(1, min(longest, steps // CHUNKS))
     whole = math.gcd(*rounds) if rounds else steps
     for length in range(aim, 0 if rounds else max(1, aim // 4) - 1, -1):
         if whole % length == 0:
@@ -64,10 +88,18 @@ class Program:
         self._compiled: dict[Any, jax.stages.Compiled] = {}
 
     def __call__(
-        self, arrays: PyTree, target: Density, key: PRNGKeyArray, first: Int[Array, ""]
+        self,
+        arrays: PyTree,
+        target: Density,
+        key: PRNGKeyArray,
+        first: Int[Array, ""],
+        batches: PyTree = None,
     ) -> tuple[PyTree, dict[str, Array]]:
-        """The arrays of the state after the chunk, and what each step reports; the given arrays are used up."""
-        arguments = (arrays, eqx.filter(target, eqx.is_array), key, first)
+        """The arrays of the state after the chunk, and what each step reports; the given arrays are used up.
+
+        `batches` are those of its steps, (steps, batch, …), where the target does not hold its data.
+        """
+        arguments = (arrays, eqx.filter(target, eqx.is_array), key, first, batches)
         return self.compiled(*arguments)(*arguments)
 
     def compiled(self, *arguments: PyTree) -> jax.stages.Compiled:
@@ -78,14 +110,18 @@ class Program:
             self._compiled[form] = self._chunk.lower(*arguments).compile()
         return self._compiled[form]
 
-    def text(self, arrays: PyTree, target: Density, key: PRNGKeyArray) -> str:
+    def text(
+        self, arrays: PyTree, target: Density, key: PRNGKeyArray, batches: PyTree = None
+    ) -> str:
         """What was traced, constants included: the same for the same run in any process."""
-        arguments = (arrays, eqx.filter(target, eqx.is_array), key, jnp.asarray(0))
+        arguments = (arrays, eqx.filter(target, eqx.is_array), key, jnp.asarray(0), batches)
         return self._chunk.lower(*arguments).as_text()
 
-    def memory(self, arrays: PyTree, target: Density, key: PRNGKeyArray) -> int | None:
+    def memory(
+        self, arrays: PyTree, target: Density, key: PRNGKeyArray, batches: PyTree = None
+    ) -> int | None:
         """Bytes at the height of a run, which keeps two more copies of the state to go back to."""
-        arguments = (arrays, eqx.filter(target, eqx.is_array), key, jnp.asarray(0))
+        arguments = (arrays, eqx.filter(target, eqx.is_array), key, jnp.asarray(0), batches)
         found = self.compiled(*arguments).memory_analysis()
         if found is None:
             return None
@@ -106,20 +142,26 @@ def compile_chunk(plan: Plan, target: Density, state: State) -> Program:
 
 @functools.lru_cache(maxsize=16)
 def _program(plan: Plan, state_form: Any, target_form: Any) -> Program:
-    length, masked = chunk_length(plan.steps, plan.rounds)
+    length, masked = plan.chunk
     static, frame = (jax.tree.unflatten(form[1], form[0]) for form in (state_form, target_form))
+    layout = plan.layout(static) if plan.lanes is None else None
 
-    def advance(arrays: PyTree, data: PyTree, key: PRNGKeyArray, first: Int[Array, ""]):
+    def advance(
+        arrays: PyTree, data: PyTree, key: PRNGKeyArray, first: Int[Array, ""], batches: PyTree
+    ):
         target = eqx.combine(data, frame)
         shuffle_key, noise_key = jax.random.split(key)
 
-        def one(arrays: PyTree, index: Int[Array, ""]) -> tuple[PyTree, dict[str, Array]]:
-            batch = None
-            if plan.batch_size is not None:
-                batch = target.batch(
-                    batch_indices(index, target.size, plan.batch_size, key=shuffle_key)
-                )
-            state = eqx.combine(arrays, static)
+        rows = None
+        if plan.batch_size is not None and batches is None:
+            rows = chunk_indices(first, length, target.size, plan.batch_size, key=shuffle_key)
+
+        def one(
+            arrays: PyTree, at: tuple[Int[Array, ""], Int[Array, " b"] | None, PyTree]
+        ) -> tuple[PyTree, dict[str, Array]]:
+            index, rows, batch = at
+            batch = data_rows(batch if rows is None else target.batch(rows))
+            state = _with_whole_parameters(eqx.combine(arrays, static))
             step_key = jax.random.fold_in(noise_key, index)
             state, info = plan.method.step(target, plan.optimizer, state, batch, key=step_key)
             moved = eqx.filter(state, eqx.is_array)
@@ -127,18 +169,28 @@ def _program(plan: Plan, state_form: Any, target_form: Any) -> Program:
                 moved = jax.tree.map(
                     lambda new, old: jnp.where(index < plan.steps, new, old), moved, arrays
                 )
-            return moved, info
+            return moved if layout is None else layout.hold(moved), info
 
-        return jax.lax.scan(one, arrays, first + jnp.arange(length))
+        return jax.lax.scan(one, arrays, (first + jnp.arange(length), rows, batches))
 
-    def advance_lanes(arrays: PyTree, data: PyTree, key: PRNGKeyArray, first: Int[Array, ""]):
+    def advance_lanes(
+        arrays: PyTree, data: PyTree, key: PRNGKeyArray, first: Int[Array, ""], batches: PyTree
+    ):
         if plan.lanes is None:
-            return advance(arrays, data, key, first)
+            with active(plan.mesh):
+                return advance(arrays, data, key, first, batches)
         own = jax.tree.unflatten(
             jax.tree.structure(data), [None if shared else 0 for shared in plan.shared]
         )
-        return jax.vmap(advance, (0, own, 0, None))(
-            arrays, data, jax.random.split(key, plan.lanes), first
+        return jax.vmap(advance, (0, own, 0, None, None))(
+            arrays, data, jax.random.split(key, plan.lanes), first, batches
         )
 
     return Program(advance_lanes)
+
+
+def _with_whole_parameters(state: State) -> State:
+    """The parameters of a generator meet every draw, so that on a mesh every device needs all of them in a step."""
+    model = state.learner.model
+    model = model if isinstance(model, Particles) else whole(model)
+    return state._replace(learner=state.learner._replace(model=model))

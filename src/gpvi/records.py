@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from gpvi import untrusted
 from gpvi.errors import StorageError
 
 FORMAT = "gpvi-record"
@@ -174,26 +175,25 @@ def read(path: str | os.PathLike[str]) -> Record:
     """Read a record and check all of it."""
     file = Path(path)
     try:
-        if file.stat().st_size > _LARGEST:
-            raise StorageError(f"{file} is larger than {_LARGEST >> 20} MiB: it is no record.")
-        document = json.loads(file.read_text("utf-8"))
+        document = untrusted.json_value(untrusted.content(file, _LARGEST))
     except OSError as error:
         raise StorageError(f"{file} cannot be read: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise StorageError(
-            f"{file} is not JSON, so it is damaged or no record: {error}. Remove it, or run it again."
+            f"{file} is not JSON, so it is damaged or no record: {str(error)[:200]}. Remove it, or run it again."
         ) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise StorageError(f"{file} is not a record of gpvi: its format is not {FORMAT!r}.")
     if document.get("format_version") != FORMAT_VERSION:
         raise StorageError(
-            f"{file} has format version {document.get('format_version')!r}; this gpvi reads {FORMAT_VERSION}. "
-            "Upgrade gpvi, or run the experiment again."
+            f"{file} has format version {repr(document.get('format_version'))[:40]}; this gpvi reads "
+            f"{FORMAT_VERSION}. Upgrade gpvi, or run the experiment again."
         )
     try:
         return _decoded(document)
     except _InvalidError as error:
-        raise StorageError(f"{file} is damaged: {error}. Remove it, or run it again.") from error
+        why = str(error)[:500]
+        raise StorageError(f"{file} is damaged: {why}. Remove it, or run it again.") from error
 
 
 def find(paths: Iterable[str | os.PathLike[str]]) -> list[Record]:
@@ -201,7 +201,7 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> list[Record]:
     files: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            files += sorted(p for p in path.rglob("*.json") if not p.name.startswith("."))
+            files += sorted(p for p in path.rglob("*.json") if not _hidden(p.relative_to(path)))
         elif path.exists():
             files.append(path)
         else:
@@ -213,6 +213,10 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> list[Record]:
             f"no records in {', '.join(map(str, paths))}. Make some first: gpvi run blr --out DIR"
         )
     return sorted((read(file) for file in files), key=lambda record: record.started)
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
@@ -309,12 +313,16 @@ def _array(value: Any, where: str) -> np.ndarray:
     shape = _list(value, "shape", int, where)
     if any(length < 0 for length in shape):
         _refuse(where, f"its shape is {shape}")
-    return np.array(_numbers(value.get("values"), where, math.prod(shape))).reshape(shape)
+    values = np.array(_numbers(value.get("values"), where, math.prod(shape)))
+    try:
+        return values.reshape(shape)
+    except ValueError:  # too many axes, or too long beside an empty one
+        _refuse(where, f"its shape has {len(shape)} axes of at most {max(shape)}")
 
 
 def _numbers(value: Any, where: str, count: int) -> tuple[float, ...]:
     if not isinstance(value, list) or len(value) != count:
-        found = f"{len(value)} values" if isinstance(value, list) else repr(value)
+        found = f"{len(value)} values" if isinstance(value, list) else type(value).__name__
         _refuse(where, f"it must hold {count} numbers and holds {found}")
     if not all(
         v is None or (isinstance(v, int | float) and not isinstance(v, bool)) for v in value

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MOST_ACROSS = 6
 """A table with more problems than this has them as rows."""
+REFERENCES = ".references"
+"""Where long runs that all rows are compared with are kept, in the output directory."""
 DEMO_SEEDS = 3
 DEMO_METHODS = {"energy": ("GPVI (default)",), "blr": ("GPVI (pathwise)", "Amortized SVGD", "SVGD")}
 
@@ -77,12 +79,10 @@ def run(
 
     After Ctrl-C the same command goes on where it stopped: rows with a record there are kept.
     """
-    from gpvi.experiments import ReadsData
-
     if seeds < 1:
         raise InputError(f"--seeds is {seeds}; give 1 or more.")
     jobs = [
-        (e.reading(data_dir) if isinstance(e, ReadsData) else e, label)
+        (_prepared(e, data_dir, out), label)
         for e, label in _jobs(experiments, methods or [], preset)
     ]
     _run(jobs, preset, range(seeds), out, as_json=as_json, again=again)
@@ -117,6 +117,17 @@ def demo(out: Out = Path("report/demo")) -> None:
     made = _run(potentials, "demo", range(1), out / "runs", again=True)
     made += _run(regressions, "demo", range(DEMO_SEEDS), out / "runs", again=True)
     typer.echo(write(made, out))
+
+
+def _prepared(experiment: "Experiment", data_dir: Path | None, out: Path) -> "Experiment":
+    """With its data, and a place beside the records for what it computes once."""
+    from gpvi.experiments import KeepsReference, ReadsData
+
+    if isinstance(experiment, ReadsData):
+        experiment = experiment.reading(data_dir)
+    if isinstance(experiment, KeepsReference):
+        experiment = experiment.keeping(out / REFERENCES)
+    return experiment
 
 
 def _jobs(

@@ -3,6 +3,7 @@
 from gpvi.errors import UnknownOptionError
 from gpvi.experiments.base import PRESETS as PRESETS
 from gpvi.experiments.base import Experiment as Experiment
+from gpvi.experiments.base import KeepsReference as KeepsReference
 from gpvi.experiments.base import Metric as Metric
 from gpvi.experiments.base import Published as Published
 from gpvi.experiments.base import ReadsData as ReadsData

@@ -163,6 +163,15 @@ class ReadsData(Protocol):
         ...
 
 
+@runtime_checkable
+class KeepsReference(Protocol):
+    """What an experiment adds to the contract if all its rows are compared with one long run, made once."""
+
+    def keeping(self, directory: Path) -> Experiment:
+        """The experiment with the directory where the long run is kept for other processes."""
+        ...
+
+
 class Measurements(Generic[Choice_co]):
     """Collects the values of one run and makes its record."""
 

@@ -24,10 +24,11 @@ from gpvi.experiments.base import Measurements, Metric, Published, Recipe, Table
 from gpvi.experiments.blr import BATCH, regression
 from gpvi.experiments.cifar10 import SmallConvolutional
 from gpvi.experiments.gaussians import LINEAR
-from gpvi.generators import AffineFlow, Generator, Residual, Triangular
+from gpvi.generators import AffineFlow, Generator, Residual, SplineFlow, Triangular
 from gpvi.jacobian import Helper
+from gpvi.memory import needed
 from gpvi.methods import GPVI, AmortizedSVGD, Method
-from gpvi.program import Plan, chunk_length, compile_chunk
+from gpvi.program import Plan, compile_chunk
 from gpvi.progress import Meter, as_meter
 from gpvi.records import Record
 from gpvi.target import Target, Whitened
@@ -114,13 +115,14 @@ class Row:
     sizes: tuple[str, ...] = tuple(SIZES)
 
     def generator(self, size: Size) -> Generator:
-        """The paper's network, in its residual form or behind an affine head."""
+        """The paper's network, in its residual form or beside an affine or a spline head."""
         if not size.hidden:
             return LINEAR
-        if self.head == "affine":
+        if self.head != "residual":
+            flow = AffineFlow if self.head == "affine" else SplineFlow
             return Triangular(
                 latent=size.latent,
-                head=AffineFlow(START_SCALE),
+                head=flow(scale=START_SCALE),
                 hidden=size.hidden,
                 scale=START_SCALE,
             )
@@ -189,26 +191,31 @@ class Steps:
     """The compiled training steps of one method, ready to be timed `length` at a time."""
 
     def __init__(
-        self, method: Method, target: Target, batch: int, length: int, *, key: PRNGKeyArray
+        self, method: Method, target: Target, batch: int | None, length: int, *, key: PRNGKeyArray
     ):
         optimizer = method.default_optimizer(CHUNKS * length)
         plan = Plan(method, optimizer, CHUNKS * length, batch)
         density = Whitened(target, Affine.identity(target.dim, target.dtype))
         state = method.init(density, optimizer, key=key)
-        self.length, _ = chunk_length(plan.steps)
-        self._program, self._target, self._key = compile_chunk(plan, density, state), density, key
+        self.length, _ = plan.chunk
         self._arrays: PyTree = eqx.filter(state, eqx.is_array)
+        self._target, self._key = eqx.filter(density, eqx.is_array), key
+        self.state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self._arrays))
         began = time.perf_counter()
+        self.executable = compile_chunk(plan, density, state).compiled(*self._arguments())
+        self.compile_seconds = time.perf_counter() - began
+        self.peak_bytes = needed(self.executable)
         self.turn()
-        first = time.perf_counter() - began
-        self.compile_seconds = max(0.0, first - self.turn() * self.length)
 
     def turn(self) -> float:
         """Take one chunk of steps; the seconds that one of them took."""
         began = time.perf_counter()
-        self._arrays, _ = self._program(self._arrays, self._target, self._key, jnp.asarray(0))
+        self._arrays, _ = self.executable(*self._arguments())
         jax.block_until_ready(self._arrays)
         return (time.perf_counter() - began) / self.length
+
+    def _arguments(self) -> tuple[PyTree, ...]:
+        return self._arrays, self._target, self._key, jnp.asarray(0), None
 
 
 class StepOverhead:

@@ -3,19 +3,18 @@
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 from jaxtyping import Float
 
 from gpvi import bnn
-from gpvi.directions import KSDDirection
 from gpvi.experiments import toy_networks as toys
 from gpvi.experiments.base import Labelled, Measurements, Metric, Published, Table
 from gpvi.experiments.toy_networks import NetworkRecipe, Problem, Reference, View
 from gpvi.jacobian import Helper
 from gpvi.methods import HMC
-from gpvi.posterior import Posterior
 from gpvi.progress import Meter
 from gpvi.records import Record
 
@@ -26,17 +25,16 @@ GAP, EDGE = 2.0, 6.0
 TEST = 200
 SIZES, ACTIVATION = (1, 50, 1), "relu"
 GRID = np.linspace(-7.0, 7.0, 71)
-STEPS = {"paper": 50_000, "best": 20_000, "demo": 5_000, "smoke": 20}
-_LONG = HMC(chains=64, leapfrogs=256, warmup=500, draws=150, thin=10, acceptance=0.8)
+STEPS = {"paper": 50_000, "best": 12_000, "demo": 3_000, "smoke": 20}
+_LONG = HMC(chains=96, leapfrogs=256, warmup=400, draws=80, thin=10, acceptance=0.8)
 REFERENCES = {
     "paper": _LONG,
     "best": _LONG,
-    "demo": HMC(chains=32, leapfrogs=128, warmup=400, draws=100, thin=6, acceptance=0.8),
+    "demo": HMC(chains=32, leapfrogs=128, warmup=400, draws=60, thin=10, acceptance=0.8),
     "smoke": toys.REFERENCES["smoke"],
 }
 """The noise is a thirtieth of the signal, so that steps are small and trajectories long."""
 HELPER = Helper(width=100, learning_rate=1e-4)
-CRITIC = KSDDirection(hidden_width=100, hidden_layers=2, penalty=10.0, learning_rate=1e-3)
 
 
 def truth(x: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
@@ -65,9 +63,9 @@ def problem(seed: int = 0) -> Problem:
 
 
 @functools.cache
-def known(preset: str) -> Reference:
-    """The reference, once for each process."""
-    return toys.reference(problem(), REFERENCES[preset], progress=False)
+def known(preset: str, directory: Path | None) -> Reference:
+    """The reference, once for each process, and once for all that keep it in one directory."""
+    return toys.reference(problem(), REFERENCES[preset], False, directory)
 
 
 def in_gap(x: np.ndarray) -> np.ndarray:
@@ -142,14 +140,22 @@ class GappedRegression:
     headline = ("w1", "nll")
     published: Mapping[str, Mapping[str, Published]] = MappingProxyType({})
 
+    def __init__(self, directory: Path | None = None):
+        self.directory = directory
+
+    def keeping(self, directory: Path) -> "GappedRegression":
+        """With a directory for the reference."""
+        return GappedRegression(directory)
+
     def recipes(self, preset: str) -> dict[str, NetworkRecipe]:
         """`paper` has the published ones; `smoke` those of best with hardly a step."""
         if preset != "paper":
-            return {
+            recipes = {
                 label: toys.recommended(method, STEPS[preset], preset)
                 for label, method in toys.methods(toys.size(SIZES)).items()
             }
-        methods = toys.published_methods(latent=32, hidden=(32, 32), helper=HELPER, critic=CRITIC)
+            return recipes | {toys.REFERENCE: NetworkRecipe(REFERENCES[preset])}
+        methods = toys.published_methods(latent=32, hidden=(32, 32), helper=HELPER)
         return {
             label: toys.as_published(method, STEPS["paper"]) for label, method in methods.items()
         }
@@ -159,25 +165,24 @@ class GappedRegression:
     ) -> Record:
         """Train all seeds side by side, and compare with the reference."""
         found = Measurements(self, label, preset, seeds)
-        given, long = problem(), known(preset)
+        given, long = problem(), known(preset, self.directory)
         meter = Labelled(progress, f"{self.name} · {label}")
-        posteriors = toys.trained(given, found.recipe, seeds, meter)
-        for seed, posterior in zip(seeds, posteriors, strict=True):
+        for seed, posterior, reference in toys.rows(given, found.recipe, long, seeds, meter):
             found.follow(posterior.training)
             view = given.view(posterior, seed)
-            values = measured(given, long, posterior, view)
-            found.add(values | toys.with_density(posterior, seed))
-            if seed == seeds[0]:
-                found.arrays.update(pictured(given, long.view, view))
+            floor = toys.floor(given, long, toys.networks(posterior))
+            seconds = posterior.training.seconds
+            found.add(measured(view, reference) | {"w1_floor": floor, "seconds": seconds})
+            found.add(toys.with_density(posterior, seed))
+            if seed == seeds[0] and label != toys.REFERENCE:
+                found.arrays.update(pictured(given, reference, view))
         return found.record()
 
 
-def measured(given: Problem, long: Reference, posterior: Posterior, view: View) -> dict[str, float]:
+def measured(view: View, known: View) -> dict[str, float]:
     """All distances of one seed."""
-    known = long.view
     return {
         "w1": toys.distance(view, known),
-        "w1_floor": toys.floor(given, long, toys.networks(posterior)),
         "mean_error": float((np.abs(view.mean - known.mean)[:, 0] / known.sd).mean()),
         "sd_correlation": toys.correlation(view.sd, known.sd),
         "sd_range": float(view.sd[in_range(GRID)].mean()),
@@ -185,7 +190,6 @@ def measured(given: Problem, long: Reference, posterior: Posterior, view: View) 
         "sd_range_reference": float(known.sd[in_range(GRID)].mean()),
         "sd_gap_reference": float(known.sd[in_gap(GRID)].mean()),
         "nll_reference": known.loss["nll"],
-        "seconds": posterior.training.seconds,
         **view.loss,
     }
 

@@ -109,7 +109,7 @@ def dot_chart(
                 alpha=0.75,
                 va="top",
             )
-        if max(values) > 8 * positive:
+        if min(values) > 0 and max(values) > 8 * positive:
             axes.set_xscale("log")
             if max(values) < 300 * positive:
                 axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -200,12 +200,7 @@ def scaling_chart(
         axes.grid(axis="y", alpha=0.15, linewidth=0.6)
         axes.legend(fontsize=7.5, ncols=max(1, len(groups)), loc="lower left")
         figure.tight_layout()
-        figure.patch.set_facecolor("white")
-        buffer = io.BytesIO()
-        figure.savefig(
-            buffer, format="png", dpi=160, transparent=False, metadata={"Software": None}
-        )
-        return buffer.getvalue()
+        return white_png(figure)
 
 
 def _draw_mark(axes: "Axes", mark: Mark, height: int, rng: np.random.Generator) -> None:
@@ -272,6 +267,14 @@ def _bare(figure: "Figure", axes: "Axes") -> None:
 def _png(figure: "Figure") -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=160, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def white_png(figure: "Figure") -> bytes:
+    """On white, for a page that may be of any colour."""
+    figure.patch.set_facecolor("white")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=160, transparent=False, metadata={"Software": None})
     return buffer.getvalue()
 
 

@@ -4,6 +4,8 @@ import dataclasses
 import gzip
 import io
 import os
+import pickle
+import shutil
 import struct
 import sys
 import tarfile
@@ -67,8 +69,18 @@ def cifar_records(n, first=0):
 
 def write_cifar(folder, each=4):
     folder.mkdir(parents=True, exist_ok=True)
-    for i, name in enumerate((*cifar10.TRAIN, cifar10.TEST)):
-        (folder / name).write_bytes(cifar_records(each, i * each)[0].tobytes())
+    for i, file in enumerate(cifar10.BINARY.files.values()):
+        (folder / file).write_bytes(cifar_records(each, i * each)[0].tobytes())
+
+
+def write_python_cifar(folder, protocol=2, each=4):
+    folder.mkdir(parents=True)
+    for i, file in enumerate(cifar10.PYTHON.files.values()):
+        records, labels, _ = cifar_records(each, i * each)
+        batch = {b"batch_label": b"one of six", b"labels": labels.tolist(), b"data": records[:, 1:]}
+        names = [f"image_{j}.png".encode() for j in range(each)]
+        content = pickle.dumps(batch | {b"filenames": names}, protocol)
+        (folder / file).write_bytes(content)
 
 
 class TestMNIST:
@@ -130,7 +142,7 @@ class TestMNIST:
 
 class TestCIFAR10:
     def test_what_was_written_is_read(self, tmp_path):
-        write_cifar(tmp_path / cifar10.FOLDER)
+        write_cifar(tmp_path / cifar10.BINARY.folder)
         found = cifar10.read(tmp_path)
         _, labels, pixels = cifar_records(4, 4)
         np.testing.assert_array_equal(found.train[4:8], pixels.transpose(0, 2, 3, 1))
@@ -139,18 +151,18 @@ class TestCIFAR10:
 
     def test_the_archive_is_read_as_it_is(self, tmp_path):
         write_cifar(tmp_path / "plain")
-        with tarfile.open(tmp_path / cifar10.ARCHIVE, "w:gz") as archive:
-            for name in (*cifar10.TRAIN, cifar10.TEST):
-                archive.add(tmp_path / "plain" / name, f"{cifar10.FOLDER}/{name}")
+        with tarfile.open(tmp_path / cifar10.BINARY.archive, "w:gz") as archive:
+            for name in cifar10.BINARY.files.values():
+                archive.add(tmp_path / "plain" / name, f"{cifar10.BINARY.folder}/{name}")
         for a, b in zip(cifar10.read(tmp_path), cifar10.read(tmp_path / "plain"), strict=True):
             np.testing.assert_array_equal(a, b)
 
     def test_only_exact_test_images_count(self, tmp_path):
-        write_cifar(tmp_path / cifar10.FOLDER)
+        write_cifar(tmp_path / cifar10.BINARY.folder)
         whole = cifar10.read(tmp_path)
         exact = np.array([True, False, True, True])
         np.save(tmp_path / cifar10.EXACT, exact)
-        for place in (tmp_path, tmp_path / cifar10.FOLDER):
+        for place in (tmp_path, tmp_path / cifar10.BINARY.folder):
             np.testing.assert_array_equal(cifar10.read(place).test, whole.test[exact])
         for bad in (np.ones(3, bool), np.ones(4), np.zeros(4, bool)):
             np.save(tmp_path / cifar10.EXACT, bad)
@@ -160,9 +172,35 @@ class TestCIFAR10:
         with pytest.raises(StorageError, match="not an array of NumPy"):
             cifar10.read(tmp_path)
 
-    def test_the_python_version_is_refused_in_words(self, tmp_path):
-        (tmp_path / cifar10.PYTHON_FOLDER).mkdir()
-        with pytest.raises(InputError, match=r"pickles.*cifar-10-binary.tar.gz"):
+    @pytest.mark.parametrize("protocol", [2, 4])
+    @pytest.mark.parametrize("packed", [True, False])
+    def test_the_python_version_holds_the_same(self, tmp_path, protocol, packed):
+        write_cifar(tmp_path / "binary")
+        folder = tmp_path / cifar10.PYTHON.folder
+        write_python_cifar(folder, protocol)
+        if packed:
+            with tarfile.open(tmp_path / cifar10.PYTHON.archive, "w:gz") as archive:
+                archive.add(folder, cifar10.PYTHON.folder)
+            shutil.rmtree(folder)
+        for a, b in zip(cifar10.read(tmp_path), cifar10.read(tmp_path / "binary"), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+    def test_a_pickle_is_never_run(self, tmp_path):
+        class Program:
+            def __reduce__(self):
+                return (Path.touch, (tmp_path / "it ran",))
+
+        write_python_cifar(tmp_path / "data")
+        (tmp_path / "data" / "data_batch_2").write_bytes(pickle.dumps({b"labels": Program()}))
+        with pytest.raises(StorageError, match=r"data_batch_2 is damaged: it holds no labels"):
+            cifar10.read(tmp_path / "data")
+        (tmp_path / "data" / "data_batch_2").write_bytes(b"no program")
+        with pytest.raises(StorageError, match="no batch of the python version"):
+            cifar10.read(tmp_path / "data")
+        assert not (tmp_path / "it ran").exists()
+
+    def test_absent_files_are_told(self, tmp_path):
+        with pytest.raises(InputError, match=r"data_batch_1.bin is missing.*binary.tar.gz"):
             cifar10.read(tmp_path)
         with pytest.raises(InputError, match="does not exist"):
             cifar10.read(tmp_path / "nowhere")
@@ -183,7 +221,7 @@ class TestCIFAR10:
         root = tmp_path_factory.mktemp("archive")
         made = io.BytesIO()
         with tarfile.open(fileobj=made, mode="w:gz") as archive:
-            for name in (*cifar10.TRAIN, cifar10.TEST):
+            for name in cifar10.BINARY.files.values():
                 member = tarfile.TarInfo(name)
                 member.size = cifar10.RECORD
                 archive.addfile(member, io.BytesIO(bytes(cifar10.RECORD)))
@@ -191,7 +229,7 @@ class TestCIFAR10:
         for _ in range(data.draw(st.integers(0, 3))):
             content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
         content = content[: data.draw(st.integers(0, len(content)))]
-        (root / cifar10.ARCHIVE).write_bytes(bytes(content))
+        (root / cifar10.BINARY.archive).write_bytes(bytes(content))
         try:
             found = cifar10.read(root)
         except GPVIError:
@@ -207,7 +245,7 @@ class TestDownload:
 
     def test_every_file_of_the_reader_has_a_digest(self):
         assert set(download.SOURCES["mnist"].files) == {f"{name}.gz" for name in mnist.FILES}
-        assert set(download.SOURCES["cifar10"].files) == {cifar10.ARCHIVE}
+        assert set(download.SOURCES["cifar10"].files) == {cifar10.BINARY.archive}
 
     @pytest.mark.parametrize("fails", [OSError("no route"), ValueError("hash differs")])
     def test_a_failed_download_says_what_to_do(self, monkeypatch, tmp_path, fails):

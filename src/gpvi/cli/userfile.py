@@ -37,7 +37,8 @@ def target(place: str, dim: int | None) -> "Target":
 def split(place: str) -> tuple[Path, str]:
     """FILE.py and NAME; `log_density` where no name is given."""
     given = re.fullmatch(r"(.+?)(?::(\w+))?", place, re.DOTALL)
-    assert given is not None
+    if given is None:
+        raise InputError(f"the file is missing: give FILE.py or FILE.py:NAME, not {place!r}.")
     return Path(given[1]), given[2] or DEFAULT_NAME
 
 
@@ -56,10 +57,9 @@ def blaming(path: Path) -> Iterator[None]:
 
 
 def _run(path: Path) -> ModuleType:
-    if path.is_dir() or not path.exists():
-        there = "is a directory" if path.is_dir() else "does not exist"
+    if (wrong := _no_file(path)) is not None:
         raise InputError(
-            f"{path} {there}. Give a Python file and the name of a function in it: FILE.py:{DEFAULT_NAME}."
+            f"{str(path)[:200]!r} {wrong}. Give a Python file and the name of a function in it: FILE.py:{DEFAULT_NAME}."
         )
     spec = importlib.util.spec_from_file_location(_MODULE, path)
     if spec is None or spec.loader is None:
@@ -70,6 +70,10 @@ def _run(path: Path) -> ModuleType:
     try:
         with blaming(path):
             spec.loader.exec_module(module)
+    except GPVIError:
+        raise
+    except (RecursionError, MemoryError, ValueError) as error:  # too deep, or with zero bytes
+        raise InputError(f"{path} is not Python: {type(error).__name__}: {error}.") from error
     except SyntaxError as error:
         text = f" in “{error.text.strip()}”" if error.text else ""
         raise InputError(
@@ -78,6 +82,18 @@ def _run(path: Path) -> ModuleType:
     finally:
         sys.path.pop(0)
     return module
+
+
+def _no_file(path: Path) -> str | None:
+    """What keeps the path from being a file that can be run."""
+    try:
+        if path.is_file():
+            return None
+        if path.is_dir():
+            return "is a directory"
+        return "is not a regular file" if path.exists() else "does not exist"
+    except (OSError, ValueError) as error:  # a name too long, or with a zero byte
+        return f"cannot be a file ({getattr(error, 'strerror', None) or error})"
 
 
 def _find(module: ModuleType, path: Path, name: str) -> Any:

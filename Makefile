@@ -10,7 +10,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-slow lint format docs-figures demo clean
+.PHONY: help test test-slow lint format docs-figures demo bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -37,6 +37,9 @@ docs-figures: $(DEV) ## Draw the pictures of the documentation again
 
 demo: $(BASE) ## Train a sampler and look at its draws
 	$(BIN)/python -m gpvi demo
+
+bench: $(DEV) ## Time everything, other libraries too (ARGS='--case svgd' for a part)
+	$(BIN)/python -m gpvi bench --peers $(ARGS)
 
 clean: ## Remove caches and build products; keep the environment and results
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis

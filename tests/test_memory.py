@@ -6,12 +6,18 @@ import re
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
 
+from gpvi.affine import Affine
 from gpvi.directions import GFSDDirection, GFSFDirection, SVGDDirection, functional
-from gpvi.generators import AffineFlow, SplineFlow, Triangular
+from gpvi.generators import AffineFlow, Residual, SplineFlow, Triangular
 from gpvi.jacobian import Block
 from gpvi.kernels import OnNoise
+from gpvi.methods import AmortizedSVGD
+from gpvi.products import WIDE
+from gpvi.target import Target, Whitened
 
 GIB = 2**30
 KEY = jax.random.key(0)
@@ -65,6 +71,28 @@ def test_functional_direction(head):
         program = compiled(direction, arrays, rows(n, d), rows(n, d), rows(n, d))
     assert peak_bytes(program) < 8 * n * d * 4
     assert n * d <= largest_array(program) < 2 * n * d
+
+
+@pytest.mark.parametrize("particles", [4, 32])
+def test_the_gradient_of_a_last_layer(particles):
+    """Of few draws it never lies in memory, nor does a copy of the weights; of many draws it does."""
+    dim, width = 10_000, WIDE
+    method = AmortizedSVGD(Residual(latent=4, hidden=(width,)), particles=particles)
+    with jax.enable_x64(False):
+        density = Whitened(
+            Target(lambda x: -0.5 * (x**2).sum(), dim=dim),
+            Affine.identity(dim, np.dtype("float32")),
+        )
+        optimizer = optax.adam(1e-3)
+        state = method.init(density, optimizer, key=KEY)
+
+        def step(state):
+            return method.step(density, optimizer, state, None, key=KEY)[0]
+
+        program = jax.jit(step, donate_argnums=0).lower(state).compile()
+    layer = 4 * dim * width
+    scratch = program.memory_analysis().temp_size_in_bytes
+    assert scratch < layer / 4 if particles == 4 else scratch > layer
 
 
 def test_the_guard_sees_an_n_n_d_array():

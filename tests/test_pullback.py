@@ -15,6 +15,7 @@ from gpvi.directions import SVGDDirection, l2
 from gpvi.generators import Preconditioned
 from gpvi.jacobian import Block
 from gpvi.kernels import RBF
+from gpvi.products import FEW, WIDE, Products, added_up, norm
 from gpvi.pullback import push, push_with_log_det
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -146,6 +147,30 @@ def test_push_is_equation_4(case):
     x, draws, found, expected = both(theta)
     np.testing.assert_allclose(x, draws, rtol=1e-12)
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("n", "open_sum"), [(5, True), (FEW + 1, False)])
+def test_a_last_layer_is_left_open_for_few_draws(n, open_sum):
+    """Added up it is what one vjp of all parameters gives, and its norm needs no entries."""
+    rng = np.random.default_rng(2)
+    generator = example("affine-conditional", Shape(4, 2, (WIDE,)), "bare", rng)
+    z, direction = jnp.asarray(rng.standard_normal((2, n, 4)))
+    weight = jnp.asarray(rng.uniform(size=n))
+    left_open = []
+
+    @jax.jit
+    def found():
+        pull = push_with_log_det(generator, z)[-1]
+        products = pull.products(direction, weight)
+        left_open.append(any(isinstance(leaf, Products) for leaf in jax.tree.leaves(products)))
+        every = jax.tree.map(eqx.is_inexact_array, generator)
+        whole = push_with_log_det(generator, z, every)[-1](direction, weight)
+        return added_up(products), whole, norm(products), optax.tree.norm(whole)
+
+    gradient, expected, length, expected_length = found()
+    assert left_open == [open_sum]
+    np.testing.assert_allclose(flat(gradient), flat(expected), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(length, expected_length, rtol=1e-12)
 
 
 def test_a_table_of_particles_gets_the_direction_itself(getkey):

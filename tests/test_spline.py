@@ -8,13 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flowjax.bijections import Chain, Coupling, RationalQuadraticSpline
 
 from cases import perturbed
+from gpvi.bench import flows
 from gpvi.errors import InputError
 from gpvi.generators import SplineFlow
-from gpvi.generators.bijections import elementwise_flow, scalar_affine, stacked_flow
-from gpvi.generators.spline import SplineHead, _warp
+from gpvi.generators.spline import _warp
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -24,70 +23,13 @@ BINS = SPEC.knots + 1
 
 def by_flowjax(dim) -> Any:
     """The same map from FlowJAX's parts, away from its start."""
-
-    def spline():
-        warp = RationalQuadraticSpline(knots=SPEC.knots, interval=SPEC.interval)
-        return Chain([warp, scalar_affine()])
-
-    def layer(key):
-        return Coupling(
-            key,
-            transformer=spline(),
-            untransformed_dim=dim // 2,
-            dim=dim,
-            nn_width=SPEC.width,
-            nn_depth=SPEC.depth,
-        )
-
-    options = {"dtype": jnp.float64, "scale": SPEC.scale}
-    if dim == 1:
-        head: Any = elementwise_flow(spline, dim, **options)
-    else:
-        head = stacked_flow(layer, dim, SPEC.layers, key=jax.random.key(3), **options)
+    head = flows.by_flowjax(SPEC, dim, key=jax.random.key(3), dtype=jnp.float64)
     return perturbed(head, np.random.default_rng(dim), scale=0.5)
-
-
-def rows(array):
-    """FlowJAX's order of a spline's parameters (…, t, rows) in ours (…, rows, t)."""
-    order = np.arange(array.shape[-1])
-    order[: 2 * BINS] = order[: 2 * BINS].reshape(2, BINS).T.ravel()
-    return jnp.swapaxes(array[..., order], -1, -2)
 
 
 def converted(head):
     """Our head with the parameters of FlowJAX's."""
-    stack, affine = head.bijection.bijections
-    k = head.dim
-    if k == 1:
-        warp, scalar = stack.bijection.bijections
-        parts = [warp.x_pos.arr, warp.y_pos.arr, warp.derivatives.args[0] - start_slope()]
-        parts += [scalar.loc[:, None], scalar.scale.args[0][:, None]]
-        hidden, output = (), rows(jnp.concatenate(parts, -1)[None])[..., None]
-        permutations = jnp.zeros((1, 1), int)
-    else:
-        coupling, permute = stack.bijection.bijections
-        columns = [
-            jnp.concatenate([linear.weight, linear.bias[..., None]], -1)
-            for linear in coupling.conditioner.layers
-        ]
-        layers, _, inputs = columns[-1].shape
-        last = jnp.moveaxis(columns[-1].reshape(layers, k - k // 2, -1, inputs), -1, 1)
-        hidden, output = tuple(columns[:-1]), jnp.moveaxis(rows(last), 1, -1)
-        permutations = permute.permutation[0]
-    return SplineHead(
-        hidden=hidden,
-        output=output,
-        permutations=permutations,
-        shift=affine.loc,
-        raw_scale=affine.scale.args[0],
-        orientation=head.orientation,
-        interval=SPEC.interval,
-    )
-
-
-def start_slope():
-    spline: Any = RationalQuadraticSpline(knots=SPEC.knots, interval=SPEC.interval)
-    return spline.derivatives.args[0]
+    return flows.converted(head, SPEC)
 
 
 @functools.cache

@@ -41,12 +41,10 @@ def outside_evidence(target: Density, *, key: PRNGKeyArray) -> Outside | None:
     """The estimate that owes nothing to a generator, or None where the wide Gaussian is no judge."""
     if target.dim > MOST_DIMENSIONS:
         return None
-    log_weights = _wide_log_weights(target, key)
-    share = float(effective_share(log_weights))
+    total, share = (float(found) for found in _wide_evidence(target, key))
     if not share * PROPOSALS > LEAST_EFFECTIVE:
         return None
-    evidence = float(jax.nn.logsumexp(log_weights)) - math.log(PROPOSALS)
-    return Outside(evidence, math.sqrt((1 / share - 1) / PROPOSALS))
+    return Outside(total - math.log(PROPOSALS), math.sqrt((1 / share - 1) / PROPOSALS))
 
 
 def missing(inside: Importance, outside: Outside | None) -> float | None:
@@ -66,15 +64,13 @@ def inside_evidence(
 
 
 @eqx.filter_jit
-def _wide_log_weights(target: Density, key: PRNGKeyArray) -> Float[Array, " p"]:
-    def weight(point: Float[Array, " d"]) -> Scalar:
-        return target.log_density(SPREAD * point) - log_standard_normal(point)
-
+def _wide_evidence(target: Density, key: PRNGKeyArray) -> tuple[Scalar, Scalar]:
+    """The logarithm of the sum of the weights, and their effective share."""
     u = jax.random.normal(key, (PROPOSALS, target.dim), target.dtype)
-    log_weights = jax.lax.map(weight, u, batch_size=at_once(target.dim)) + target.dim * math.log(
-        SPREAD
-    )
-    return jnp.where(jnp.isfinite(log_weights), log_weights, -jnp.inf)
+    log_weights = target.log_densities(SPREAD * u) - jax.vmap(log_standard_normal)(u)
+    log_weights = log_weights + target.dim * math.log(SPREAD)
+    log_weights = jnp.where(jnp.isfinite(log_weights), log_weights, -jnp.inf)
+    return jax.nn.logsumexp(log_weights), effective_share(log_weights)
 
 
 @eqx.filter_jit

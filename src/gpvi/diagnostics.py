@@ -39,6 +39,7 @@ def conditioning(generator: AbstractGenerator, z: Float[Array, "n d"]) -> Scalar
     return jax.vmap(at)(z).max()
 
 
+@jax.jit
 def effective_share(log_weights: Float[Array, " n"]) -> Scalar:
     """Importance effective sample size as a share of the draws: (Σw)² / (n Σw²)."""
     total = jax.nn.logsumexp(log_weights)

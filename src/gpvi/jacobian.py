@@ -32,6 +32,8 @@ class InverseProduct(NamedTuple):
     value: Float[Array, "m d"]
     residual: Scalar
     """E‖Jᵀy − v‖² / E‖v‖²; zero for the direct solvers."""
+    stretch: Scalar
+    """The largest ‖y‖/‖v‖ that was seen: where J comes near to being singular, it grows without bound."""
 
 
 def transposed_product(
@@ -40,6 +42,13 @@ def transposed_product(
     """Jᵀy for every row of y, one vjp each (Eq. 11)."""
     _, vjp = jax.vjp(generator, z)
     return jax.vmap(lambda row: vjp(row)[0])(y)
+
+
+def largest_ratio(y: Float[Array, "... d"], v: Float[Array, "... d"]) -> Scalar:
+    """The largest ‖y‖/‖v‖ over the rows; rows v = 0, as k has where z′ = z, count for nothing."""
+    squares = (v**2).sum(-1)
+    ratios = jnp.where(squares > 0, (y**2).sum(-1) / jnp.where(squares > 0, squares, 1.0), 0.0)
+    return jnp.sqrt(ratios.max())
 
 
 class Exact:
@@ -61,10 +70,12 @@ class Exact:
         """The entropy term of Thm 3.1, from the kernel between z′ (first argument) and z."""
         zero = jnp.zeros((), gram.x.dtype)
         if generator.constant_head and generator.latent == generator.dim:
-            total = self.solve(generator, gram.x[0], gram.gradient_sum())
-            return InverseProduct(total / len(gram.x), zero), state
-        solutions = jax.vmap(lambda z, v: self.solve(generator, z, v))(gram.x, gram.gradients())
-        return InverseProduct(solutions.mean(0), zero), state
+            v = gram.gradient_sum()
+            total = self.solve(generator, gram.x[0], v)
+            return InverseProduct(total / len(gram.x), zero, largest_ratio(total, v)), state
+        v = gram.gradients()
+        solutions = jax.vmap(lambda z, v: self.solve(generator, z, v))(gram.x, v)
+        return InverseProduct(solutions.mean(0), zero, largest_ratio(solutions, v)), state
 
 
 @spec
@@ -82,7 +93,8 @@ class Block(Exact):
         if k < generator.dim:
             y_tail = y_tail / generator.tail_scale(z_head)
             right = right - jax.vmap(lambda y: generator.tail_transposed_product(z, y))(y_tail)
-        return jnp.concatenate([_solve_each(generator.head_jacobian(z_head).T, right), y_tail], 1)
+        y_head = _solve_each(generator.head_jacobian(z_head).T, right)
+        return jnp.concatenate([y_head, y_tail], axis=1)
 
 
 @spec
@@ -223,7 +235,8 @@ class Helper:
         update, moments = self._adam().update(gradient, state.moments, params)
         network = eqx.apply_updates(state.network, update)
         residual = value / (v**2).sum(-1).mean()
-        return InverseProduct(h.mean(0), residual), HelperState(network, moments)
+        product = InverseProduct(h.mean(0), residual, largest_ratio(h, v))
+        return product, HelperState(network, moments)
 
     def _adam(self) -> optax.GradientTransformation:
         return optax.adam(self.learning_rate)

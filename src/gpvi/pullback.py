@@ -6,43 +6,105 @@ the score on x and 1 on log|det J|; the same vjp takes both.
 """
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 from jaxtyping import Array, Float, PyTree
 
+from gpvi.carriers import Sampler
 from gpvi.generators import AbstractGenerator
+from gpvi.generators.base import LastLayer
+from gpvi.products import FEW, WIDE, Products, added_up
 
 Carrier = TypeVar("Carrier", bound=eqx.Module)
 
 
-def push(
-    carrier: Carrier, z: PyTree
-) -> tuple[Float[Array, "n d"], Callable[[Float[Array, "n d"]], Carrier]]:
+class Pull(Generic[Carrier]):
+    """The way back from draws to parameters: a linear map of what is given for the draws."""
+
+    def __init__(self, back: Callable[..., Carrier]):
+        self._back = back
+
+    def __call__(self, *given: Array) -> Carrier:
+        """The gradient."""
+        return added_up(self._back(*given))
+
+    def products(self, *given: Array) -> Carrier:
+        """The gradient, in which that of a last layer may still be `gpvi.products.Products`."""
+        return self._back(*given)
+
+
+def push(carrier: Carrier, z: PyTree) -> tuple[Float[Array, "n d"], Pull[Carrier]]:
     """The draws x, and the map φ ↦ −Σ_i (∂x_i/∂θ)ᵀ φ_i back to the carrier's parameters."""
-    params, static = eqx.partition(carrier, eqx.is_inexact_array)
+    apart = None
+    if isinstance(carrier, Sampler):
+        apart = _apart(carrier.generator, carrier.generator.last_layer, z, lambda c: c.generator)
+    params, static = _parted(carrier, eqx.is_inexact_array, apart)
     x, vjp = jax.vjp(lambda p: eqx.combine(p, static).particles(z), params)
-    return x, lambda direction: vjp(-direction)[0]
+    return x, Pull(lambda direction: _joined(vjp(-direction)[0], apart, direction))
 
 
 def push_with_log_det(
     generator: AbstractGenerator, z: Float[Array, "n d"], learned: PyTree = eqx.is_inexact_array
-) -> tuple[
-    Float[Array, "n d"],
-    Float[Array, " n"],
-    Float[Array, " n"],
-    Callable[[Float[Array, "n d"], Float[Array, " n"]], PyTree],
-]:
+) -> tuple[Float[Array, "n d"], Float[Array, " n"], Float[Array, " n"], Pull[Any]]:
     """The draws x with sign and log|det J|, and (φ, w) ↦ −Σ_i (∂x_i/∂θ)ᵀ φ_i − Σ_i w_i ∂ log|det J_i|/∂θ.
 
     `learned` restricts θ to some of the parameters; the others are held fixed and get None.
     """
-    params, static = eqx.partition(generator, learned)
+    last = generator.last_layer
+    if learned is not eqx.is_inexact_array or (last is not None and last.in_log_det):
+        last = None
+    apart = _apart(generator, last, z, lambda g: g)
+    params, static = _parted(generator, learned, apart)
 
     def forward(p):
         x, sign, log_det = jax.vmap(eqx.combine(p, static).transform_and_log_det)(z)
         return (x, log_det), sign
 
     (x, log_det), vjp, sign = jax.vjp(forward, params, has_aux=True)
-    return x, sign, log_det, lambda direction, weight: vjp((-direction, -weight))[0]
+
+    def back(direction: Float[Array, "n d"], weight: Float[Array, " n"]) -> Any:
+        return _joined(vjp((-direction, -weight))[0], apart, direction)
+
+    return x, sign, log_det, Pull(back)
+
+
+class _Apart(NamedTuple):
+    """A last layer whose gradient is not left to the vjp."""
+
+    where: Callable[[Any], Any]
+    features: Float[Array, "n w"]
+    first: int
+
+
+def _apart(
+    generator: AbstractGenerator,
+    last: LastLayer | None,
+    z: Float[Array, "n d"],
+    inside: Callable[[Any], AbstractGenerator],
+) -> _Apart | None:
+    """What the layer's gradient is made of, where draws are few and all on one device."""
+    if last is None or len(z) > FEW or not jax.sharding.get_abstract_mesh().empty:
+        return None
+    if last.weight(generator).shape[1] < WIDE:
+        return None
+    features = jax.vmap(last.features)(z[:, : generator.latent])
+    return _Apart(lambda tree: last.weight(inside(tree)), features, last.first)
+
+
+def _parted(tree: PyTree, learned: PyTree, apart: _Apart | None) -> tuple[PyTree, PyTree]:
+    """What the vjp is taken in, and the rest."""
+    params, static = eqx.partition(tree, learned)
+    if apart is None:
+        return params, static
+    weight = apart.where(params)
+    held = eqx.tree_at(apart.where, static, weight, is_leaf=lambda leaf: leaf is None)
+    return eqx.tree_at(apart.where, params, None), held
+
+
+def _joined(gradient: PyTree, apart: _Apart | None, direction: Float[Array, "n d"]) -> PyTree:
+    if apart is None:
+        return gradient
+    products = Products(-direction[:, apart.first :], apart.features)
+    return eqx.tree_at(apart.where, gradient, products, is_leaf=lambda leaf: leaf is None)

@@ -1,6 +1,6 @@
-"""The command line: `gpvi list`, `run`, `report`, `demo` and `fit`."""
+"""The command line: `gpvi list`, `run`, `report`, `demo`, `fit` and `bench`."""
 
-from gpvi.cli import fitting, listing, running  # noqa: F401
+from gpvi.cli import benching, fitting, listing, running  # noqa: F401
 from gpvi.cli.app import app as app
 
 

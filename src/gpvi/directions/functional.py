@@ -8,14 +8,16 @@ from jaxtyping import Array, Float, PyTree, Scalar
 from gpvi.generators import AbstractGenerator, Head
 from gpvi.jacobian import Solver
 from gpvi.kernels import OnNoise
+from gpvi.mesh import rows
 
 
 class FunctionalDirection(NamedTuple):
-    """φ at the rows of z, what the solver learned, and how well it solved."""
+    """φ at the rows of z, what the solver learned, and how well it solved, and how far the inverse stretched."""
 
     direction: Float[Array, "m d"]
     solver_state: PyTree
     residual: Scalar
+    stretch: Scalar
 
 
 def restricted(generator: AbstractGenerator, kernel: OnNoise) -> AbstractGenerator:
@@ -38,7 +40,9 @@ def functional(
     """
     part = restricted(generator, kernel)
     gram = kernel.kernel(z_prime[:, : part.dim], z[:, : part.dim])
-    attraction = gram.smooth(score) / len(z_prime)
-    entropy, solver_state = solver.mean_product(solver_state, part, gram)
-    direction = attraction.at[:, : part.dim].add(entropy.value)
-    return FunctionalDirection(direction, solver_state, jnp.asarray(entropy.residual))
+    attraction = rows(gram.smooth(score) / len(z_prime))
+    entropy, solver_state = solver.mean_product(solver_state, part, gram._replace(x=rows(gram.x)))
+    direction = rows(attraction.at[:, : part.dim].add(rows(entropy.value)))
+    return FunctionalDirection(
+        direction, solver_state, jnp.asarray(entropy.residual), entropy.stretch
+    )

@@ -11,6 +11,7 @@ log|det J| = log|det A| + Σ log σ, and Jᵀy = v is one k×k solve and one vjp
 
 from abc import abstractmethod
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -28,6 +29,18 @@ ACTIVATIONS: dict[str, Callable] = {
     "silu": jax.nn.silu,
     "identity": lambda x: x,
 }
+
+
+class LastLayer(NamedTuple):
+    """x_i = W h_i + … for the coordinates from `first` on, W nearly all of the parameters."""
+
+    weight: Callable[[Any], Float[Array, "t w"]]
+    """Where W is in the generator."""
+    features: Callable[[Float[Array, " k"]], Float[Array, " w"]]
+    """h as a function of z_head."""
+    first: int
+    in_log_det: bool
+    """Whether log|det J|, too, depends on W."""
 
 
 class AbstractGenerator(eqx.Module):
@@ -64,6 +77,11 @@ class AbstractGenerator(eqx.Module):
     @abstractmethod
     def constant_head(self) -> bool:
         """Whether A is the same for every z, so that one factor serves all."""
+
+    @property
+    def last_layer(self) -> LastLayer | None:
+        """The layer that holds nearly all parameters, where there is one."""
+        return None
 
     def scale_parameters(self) -> PyTree[bool]:
         """Which parameters set σ of the tail: a kernel on z_head gives them no gradient."""

@@ -8,6 +8,7 @@ from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray
 from gpvi.generators.base import (
     AbstractGenerator,
     FixedScale,
+    LastLayer,
     LearnedScale,
     Trunk,
     check_network,
@@ -62,6 +63,11 @@ class ResidualMap(AbstractGenerator):
     def tail_scale(self, z_head):
         """σ₂."""
         return self.scale(z_head)[self.latent :]
+
+    @property
+    def last_layer(self):
+        """W; its first k rows are in A."""
+        return LastLayer(lambda g: g.weight, self.trunk, 0, in_log_det=True)
 
     def scale_parameters(self):
         """log σ, where it is learned."""

@@ -7,7 +7,7 @@ A layer keeps the first half c of the coordinates and maps every other one by
 with the knots of S, its slopes at them, shift and scale given by a network of c; a permutation follows. log|det| is the
 sum of log S′ + log scale. The map is that of FlowJAX's `Coupling(RationalQuadraticSpline)`; it is not FlowJAX's code
 because the gradient of a training step is 2.8 to 3.6 times faster this way in float32 and 2.0 to 2.2 times in float64,
-where matrix products are half of what is left (`benchmarks/spline.py`, one core).
+where matrix products are half of what is left (`gpvi bench --peers --case spline`, one core).
 
 Three choices make the difference, none of which changes a value.
 

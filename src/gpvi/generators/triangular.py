@@ -14,6 +14,7 @@ from gpvi.errors import InputError
 from gpvi.generators.base import (
     AbstractGenerator,
     ConditionalScale,
+    LastLayer,
     LearnedScale,
     Trunk,
     check_network,
@@ -153,6 +154,15 @@ class TriangularMap(AbstractGenerator):
         z_head = self.flow.inverse(x_head)
         z_tail = x_tail if self.network is None else self.network.inverse(z_head, x_tail)
         return jnp.concatenate([z_head, z_tail])
+
+    @property
+    def last_layer(self):
+        """The network's; T′ and σ do without it."""
+        if self.network is None:
+            return None
+        return LastLayer(
+            lambda g: g.network.output.weight, self.network.trunk, self.latent, in_log_det=False
+        )
 
     def scale_parameters(self):
         """The parameters of σ."""

@@ -10,11 +10,13 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkab
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
 from gpvi.carriers import Particles
-from gpvi.generators import AbstractGenerator
+from gpvi.generators import AbstractGenerator, Generator
+from gpvi.products import added_up, norm
 from gpvi.target import Density
 
 Model = AbstractGenerator | Particles
@@ -34,11 +36,24 @@ class Learner(NamedTuple):
         return cls(model, moments, jnp.ones((), dtype))
 
     def descend(self, optimizer: optax.GradientTransformation, gradient: PyTree) -> "Learner":
-        """One update of the parameters against `gradient`."""
+        """One update of the parameters against `gradient`, a sum of products where that was left open.
+
+        It waits for the norm of the whole gradient, so that all that reads the parameters comes before they change;
+        otherwise the compiler would copy them in every step to have both.
+        """
         params = eqx.filter(self.model, eqx.is_inexact_array)
-        update, moments = optimizer.update(gradient, self.moments, params)
-        update = jax.tree.map(lambda u: self.damping * u, update)
+        update, moments = optimizer.update(added_up(gradient), self.moments, params)
+        known = jnp.where(jnp.isfinite(norm(gradient)), self.damping, 0.0)
+        update = jax.tree.map(lambda u: known * u, update)
         return Learner(eqx.apply_updates(self.model, update), moments, self.damping)
+
+
+@eqx.filter_jit
+def built(
+    generator: Generator, dim: int, dtype: np.dtype, *, key: PRNGKeyArray
+) -> AbstractGenerator:
+    """A generator for a target of `dim` dimensions; compiled, since dozens of small operations make one up."""
+    return generator.build(dim, key=key, dtype=dtype)
 
 
 class State(NamedTuple):
@@ -111,14 +126,23 @@ class Selective(Protocol):
         ...
 
 
+@runtime_checkable
+class Independent(Protocol):
+    """What a method adds to the contract if its particles never meet, so that each can stay on one device."""
+
+    independent: ClassVar[Literal[True]]
+
+
+@runtime_checkable
+class Sequential(Protocol):
+    """What a method adds to the contract if nothing in a step can be shared out among devices."""
+
+    sequential: ClassVar[Literal[True]]
+
+
 def log_standard_normal(z: Float[Array, " d"]) -> Scalar:
     """log N(z; 0, I)."""
     return -0.5 * (z**2).sum() - 0.5 * z.size * jnp.log(2 * jnp.pi)
-
-
-def norm(tree: PyTree) -> Scalar:
-    """The Euclidean norm over all leaves."""
-    return optax.tree.norm(tree)
 
 
 OPTIMIZERS = {"adam": optax.adam, "rmsprop": optax.rmsprop}

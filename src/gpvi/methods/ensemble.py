@@ -7,7 +7,8 @@ import optax
 from jaxtyping import PRNGKeyArray, PyTree
 
 from gpvi.carriers import Particles
-from gpvi.methods.base import About, Info, Learner, State, decaying_adam, norm
+from gpvi.methods.base import About, Info, Learner, State, decaying_adam
+from gpvi.products import norm
 from gpvi.specs import require_count, require_positive, spec
 from gpvi.target import Density, evaluate
 
@@ -33,6 +34,7 @@ class DeepEnsemble:
     density: ClassVar[bool] = False
     headline: ClassVar[str] = "log_density"
     coordinates: ClassVar[Literal["dense", "diagonal"]] = "dense"
+    independent: ClassVar[Literal[True]] = True
     about: ClassVar[About] = About(
         "predictions of networks that differ by their modes; no spread within one",
         "members G",

@@ -8,15 +8,15 @@ import optax
 from jaxtyping import PRNGKeyArray, PyTree
 
 from gpvi.carriers import Sampler, standard_normal
-from gpvi.diagnostics import conditioning
 from gpvi.directions import functional
 from gpvi.directions.functional import restricted
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import Generator, Triangular
 from gpvi.jacobian import Helper, Solver, as_solver
 from gpvi.kernels import Kernel, OnNoise
-from gpvi.methods.base import About, Info, Learner, State, decaying_adam, norm
+from gpvi.methods.base import About, Info, Learner, State, built, decaying_adam
 from gpvi.methods.reverse_kl import default_draws, l2_gradient, pathwise_gradient
+from gpvi.products import added_up, norm
 from gpvi.pullback import push, push_with_log_det
 from gpvi.specs import require_choice, require_count, require_positive, resolve, spec
 from gpvi.target import Density, evaluate
@@ -110,7 +110,7 @@ class GPVI:
     ) -> State:
         """Algorithm 1's first line: a generator, and a helper where the solver has one."""
         build_key, solver_key = jax.random.split(key)
-        generator = self.generator.build(target.dim, key=build_key, dtype=target.dtype)
+        generator = built(self.generator, target.dim, target.dtype, key=build_key)
         part = restricted(generator, self._noise_kernel())
         auxiliary = as_solver(self.solver).init(part, key=solver_key)
         return State(Learner.start(generator, optimizer, target.dtype), auxiliary)
@@ -147,7 +147,7 @@ class GPVI:
             generator, kernel, as_solver(self.solver), state.auxiliary, z_prime, at.score, z
         )
         _, pull = push(Sampler(generator), z)
-        gradient = pull(found.direction / len(z)).generator
+        gradient = pull.products(found.direction / len(z)).generator
         if kernel.coordinates == "head":
             by_path = pull_scales(at.weight[:, None] * at.score, at.weight)
             gradient = jax.tree.map(
@@ -157,7 +157,7 @@ class GPVI:
             "log_density": at.mean(at.log_density),
             "direction": jnp.sqrt((found.direction**2).sum(1).mean()),
             "residual": found.residual,
-            "condition": conditioning(generator, z_prime[:1]),
+            "stretch": found.stretch,
             "rejected": at.rejected,
         }
         return gradient, found.solver_state, info
@@ -172,17 +172,17 @@ class GPVI:
         def pathwise():
             gradient, auxiliary, info = self._pathwise(target, state, batch, key)
             unmoved = {
-                name: jnp.zeros_like(info["elbo"])
-                for name in ("direction", "residual", "condition")
+                name: jnp.zeros_like(info["elbo"]) for name in ("direction", "residual", "stretch")
             }
             return (
-                gradient,
+                added_up(gradient),
                 auxiliary,
                 {"log_density": info["log_density"], "rejected": info["rejected"], **unmoved},
             )
 
         def functional():
-            return self._functional(target, state, batch, key)
+            gradient, auxiliary, info = self._functional(target, state, batch, key)
+            return added_up(gradient), auxiliary, info
 
         return jax.lax.cond(jax.random.bernoulli(coin_key, share), pathwise, functional)
 

@@ -50,6 +50,7 @@ class Pathfinder:
     density: ClassVar[bool] = True
     headline: ClassVar[str] = "elbo"
     coordinates: ClassVar[Literal["dense", "diagonal"]] = "dense"
+    sequential: ClassVar[Literal[True]] = True
     about: ClassVar[About] = About(
         "a Gaussian in seconds, to look at first or to start from; full data only",
         "iterations · draws log p, and d³ once",

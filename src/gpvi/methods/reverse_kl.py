@@ -21,7 +21,7 @@ def pathwise_gradient(
     """The gradient of Eq. 3: one vjp takes the scores on x and the weight of log|det J|."""
     x, _, log_det, pull = push_with_log_det(generator, z)
     at = evaluate(target, x, batch)
-    gradient = pull(at.weight[:, None] * at.score, at.weight)
+    gradient = pull.products(at.weight[:, None] * at.score, at.weight)
     return gradient, _bound(at, log_det, z)
 
 
@@ -36,7 +36,7 @@ def l2_gradient(
     x, _, log_det, pull = push_with_log_det(generator, z)
     at = evaluate(target, x, batch)
     direction = l2(generator, solver, z, at.score)
-    gradient = pull(at.weight[:, None] * direction, jnp.zeros_like(log_det))
+    gradient = pull.products(at.weight[:, None] * direction, jnp.zeros_like(log_det))
     return gradient, _bound(at, log_det, z)
 
 

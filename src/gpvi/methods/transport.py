@@ -25,7 +25,8 @@ from gpvi.directions import (
 from gpvi.errors import InputError
 from gpvi.generators import Generator, Triangular
 from gpvi.kernels import Kernel, as_kernel
-from gpvi.methods.base import About, Info, Learner, State, decaying_adam, norm
+from gpvi.methods.base import About, Info, Learner, State, built, decaying_adam
+from gpvi.products import norm
 from gpvi.pullback import push
 from gpvi.specs import require_count, require_positive, spec
 from gpvi.target import Density, evaluate
@@ -135,7 +136,7 @@ class Transport:
             at=Points(x, weight * at.score),
         )
         share = 1.0 if isinstance(carrier, Particles) else 1 / len(x)
-        gradient = pull(share * direction)
+        gradient = pull.products(share * direction)
         info = {
             "log_density": at.mean(at.log_density),
             "direction": jnp.sqrt((direction**2).sum(1).mean()),
@@ -198,7 +199,7 @@ class Amortized(Transport):
 
     def carrier(self, target: Density, *, key: PRNGKeyArray) -> Sampler:
         """A fresh generator."""
-        return Sampler(self.generator.build(target.dim, key=key, dtype=target.dtype))
+        return Sampler(built(self.generator, target.dim, target.dtype, key=key))
 
 
 @dataclass(frozen=True)

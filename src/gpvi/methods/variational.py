@@ -25,8 +25,10 @@ from gpvi.generators import (
     Triangular,
 )
 from gpvi.jacobian import Block
-from gpvi.methods.base import OPTIMIZERS, About, Info, Learner, State, decaying, norm
+from gpvi.mesh import rows
+from gpvi.methods.base import OPTIMIZERS, About, Info, Learner, State, decaying
 from gpvi.methods.reverse_kl import default_draws, l2_gradient, pathwise_gradient
+from gpvi.products import norm
 from gpvi.specs import require_choice, require_count, require_positive, resolve, spec
 from gpvi.target import Density
 
@@ -254,7 +256,7 @@ def local_gradient(
         mean, log_scale = generator.flow.shift, generator.flow.log_scale
         values = jax.vmap(
             lambda key: target.local_log_density(mean, jnp.exp(log_scale), batch, key=key)
-        )(jax.random.split(key, n))
+        )(rows(jax.random.split(key, n)))
         entropy = log_scale.sum() + 0.5 * mean.size * (1 + jnp.log(2 * jnp.pi))
         elbo = values.mean() + entropy
         info = {"log_density": values.mean(), "entropy": entropy, "elbo": elbo}

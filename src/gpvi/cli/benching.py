@@ -1,0 +1,107 @@
+"""`gpvi bench`: the speed of the library, as ratios within one run."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpvi.cli.app import AsJson, Out, app, complain, console
+from gpvi.errors import NotAvailableError, UnknownOptionError
+
+if TYPE_CHECKING:
+    from gpvi.bench import Result
+
+
+def _names() -> list[str]:
+    from gpvi.bench import CASES
+
+    return list(CASES)
+
+
+@app.command()
+def bench(
+    cases: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--case",
+            metavar="NAME[/ROW]",
+            help="A case, such as svgd, or a row of it: steps-classes/pathwise. All by default; may be repeated.",
+            autocompletion=_names,
+        ),
+    ] = None,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Time NumPyro, BlackJAX and FlowJAX, too.")
+    ] = False,
+    out: Out = Path("bench"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Tiny sizes: does everything run?")
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option(metavar="S", help="For the turns of one comparison.")
+    ] = 3.0,
+    as_json: AsJson = False,
+) -> None:
+    """Time training steps, draws and predictions; contenders take turns in one process, compiling is told apart.
+
+    Results are written as they are found: bench.json, and bench.png at the end.
+    """
+    from gpvi.bench import CASES, Report, Setting
+    from gpvi.bench.chart import chart
+
+    wanted = _wanted(cases or [], list(CASES))
+    report = Report.begin(" ".join(["gpvi", *sys.argv[1:]]))
+    path = report.write(out)
+    try:
+        for name, rows in wanted.items():
+            if not as_json:
+                console().print(f"\n[bold]{name}[/bold]: {CASES[name].title}", highlight=False)
+            try:
+                for result in CASES[name].results(Setting(quick, peers, seconds, rows)):
+                    report.results.append(result)
+                    report.write(out)
+                    if not as_json:
+                        _show(result)
+            except NotAvailableError as error:
+                complain(f"{name}: {error}")
+    except KeyboardInterrupt:
+        complain(f"interrupted: {len(report.results)} results kept in {path}.")
+        raise typer.Exit(130) from None
+    picture = chart(report.results, out)
+    if as_json:
+        typer.echo(json.dumps(report.to_json(), indent=1, ensure_ascii=False))
+    else:
+        typer.echo("")
+        for written in (path, *([picture] if picture else [])):
+            typer.echo(written)
+
+
+def _wanted(asked: list[str], known: list[str]) -> dict[str, frozenset[str]]:
+    """Case → its rows that were asked for; none named means all."""
+    from gpvi.records import slug
+
+    if not asked:
+        return dict.fromkeys(known, frozenset())
+    found: dict[str, set[str]] = {}
+    for each in asked:
+        name, _, row = each.partition("/")
+        if name not in known:
+            raise UnknownOptionError("case", name, known)
+        found.setdefault(name, set()).update([slug(row)] if row else [])
+    whole = {each for each in asked if "/" not in each}
+    return {name: frozenset() if name in whole else frozenset(rows) for name, rows in found.items()}
+
+
+def _show(result: "Result") -> None:
+    """One line: the ratio first, then times."""
+    ratio = result.values.get("ratio")
+    beside = "" if ratio is None else f"[bold]{ratio:8.3g}×[/bold] {result.against}"
+    values = "  ".join(
+        f"{name} {value:,.4g}" for name, value in result.values.items() if name != "ratio"
+    )
+    console().print(
+        f"  {result.row:<32} {result.contender:<34} {values}  {beside}",
+        highlight=False,
+        soft_wrap=True,
+    )

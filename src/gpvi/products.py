@@ -1,0 +1,49 @@
+r"""The gradient of a last layer, left as the sum of products that it is.
+
+Of n draws x_i = W h_i + …, the gradient in W is Σ_i φ_i h_iᵀ: d·w entries that n·(d + w) numbers determine. Added up by
+a matrix product it is written to memory and read again by whoever uses it; here it stays open until the optimiser adds
+it up entry by entry within its own pass, so that it never lies in memory. For n of ten and a layer of 63 million
+weights that saves 3 of the 11 times that a step goes through as many numbers (docs/speed.md). Its norm needs no
+entries at all: ‖Σ_i φ_i h_iᵀ‖² = Σ_ij (φ_i·φ_j)(h_i·h_j).
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree, Scalar
+
+FEW, WIDE = 16, 256
+"""Draws up to which, and features from which on, a sum is left open: adding up costs 2n operations to an entry, which
+hide behind the optimiser's reads and writes while n is small, and rows shorter than this make poor loops."""
+
+
+class Products:
+    """Σ_i l_i r_iᵀ; a leaf of a tree of gradients."""
+
+    def __init__(self, left: Float[Array, "n d"], right: Float[Array, "n w"]):
+        self.left, self.right = left, right
+
+    def added_up(self) -> Float[Array, "d w"]:
+        """Entry by entry, in a form that the compiler puts into the loop of whoever reads it."""
+        terms = [a[:, None] * b[None, :] for a, b in zip(self.left, self.right, strict=True)]
+        return functools.reduce(jnp.add, terms)
+
+    def square(self) -> Scalar:
+        """The sum of the squares of its entries."""
+        left, right = (jnp.matmul(a, a.T, precision="highest") for a in (self.left, self.right))
+        return jnp.maximum((left * right).sum(), 0.0)
+
+
+def added_up(gradient: PyTree) -> PyTree:
+    """The gradient as arrays alone."""
+    return jax.tree.map(lambda g: g.added_up() if isinstance(g, Products) else g, gradient)
+
+
+def norm(gradient: PyTree) -> Scalar:
+    """The Euclidean norm over all leaves."""
+    squares = [
+        leaf.square() if isinstance(leaf, Products) else (leaf**2).sum()
+        for leaf in jax.tree.leaves(gradient)
+    ]
+    return jnp.sqrt(sum(squares))

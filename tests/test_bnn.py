@@ -602,7 +602,7 @@ class TestGenerators:
         assert bnn.generator(3).latent == 1
         assert bnn.generator(1).latent == 1
         assert bnn.generator(100, latent=5, rank=2, scale=0.1, hidden=(3,)) == Triangular(
-            5, AffineFlow(0.1), (3,), scale=0.1, scale_form="conditional", rank=2
+            5, AffineFlow(0.1), (3,), "gelu", scale=0.1, scale_form="conditional", rank=2
         )
         assert bnn.method(10**7).particles == 4
         assert isinstance(bnn.generator(184, head="spline").head, SplineFlow)
@@ -792,6 +792,33 @@ class TestPredictive:
         few, many = scratch(20), scratch(10_000)
         assert many < 1.02 * few
         assert many < 10_000 * network.size * 4 / 50
+
+    def test_several_posteriors_predict_as_their_mixture(self, monkeypatch):
+        """In blocks of 8 networks with idle places; network i is of one member, i + 3 of the same."""
+        own, n = [predictive_of("gaussian", seed) for seed in range(3)], 40
+        posteriors = [each.posterior for each in own]
+        monkeypatch.setattr(predictive, "ENTRIES", 8 * own[0].posterior.dim)
+        mixture = bnn.Predictive(posteriors, own[0].network, own[0].likelihood)
+        out = np.asarray(mixture.outputs(X, n, key=KEY))
+        found = mixture.predict(X, key=KEY, draws=n)
+        assert len(out) == n
+        np.testing.assert_allclose(found.mean, out.mean(0), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found.epistemic, out.var(0), rtol=1e-3, atol=1e-5)
+        many = np.asarray(mixture.outputs(X, 6_000, key=KEY))
+        alone = [np.asarray(each.outputs(X, 2_000, key=KEY)) for each in own]
+        means, sd = np.stack([each.mean(0) for each in alone]), np.std(alone)
+        for member in range(3):
+            gaps = np.abs(many[member::3].mean(0) - means).max((1, 2))
+            assert gaps.min() < 0.15 * sd < np.sort(gaps)[1]
+        firsts = {mixture.outputs(X, 1, key=jax.random.key(i)).tobytes() for i in range(3)}
+        assert len(firsts) == 3
+
+    def test_posteriors_of_different_forms_do_not_mix(self):
+        first, second = predictive_of("gaussian"), predictive_of("categorical")
+        with pytest.raises(InputError, match="2 posteriors are of 2 different forms"):
+            bnn.Predictive([first.posterior, second.posterior], first.network, first.likelihood)
+        with pytest.raises(InputError, match="one or more"):
+            bnn.Predictive([], first.network, first.likelihood)
 
     def test_all_particles_by_default(self):
         network = bnn.mlp((3, 4, 1), "tanh")

@@ -1,11 +1,14 @@
 """A run that is stopped at any moment and called again ends as if it had never stopped, bit for bit."""
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -17,8 +20,9 @@ import optax
 import pytest
 
 import gpvi
-from gpvi import checkpoint, storage
+from gpvi import checkpoint, lock, start, storage
 from gpvi.errors import InputError, TrainingWarning
+from gpvi.fit import fit_seeds
 from gpvi.generators import Linear
 
 KEY = jax.random.key(3)
@@ -142,6 +146,7 @@ def test_saves_are_every_so_often_and_few_stay(tmp_path, monkeypatch):
         "batch size": {"batch_size": 6},
         "method": {"method": gpvi.SVGD(particles=9)},
         "program": {"optimizer": optax.adam(0.3)},
+        "init": {"init": jnp.ones((8, 2))},
         "data": {
             "target": gpvi.Target(
                 log_likelihood=log_likelihood, log_prior=log_prior, data=DATA + 1, dim=2
@@ -267,7 +272,7 @@ def test_probes_tell_densities_apart():
 
 
 SCRIPT = textwrap.dedent("""
-    import os, signal, sys
+    import os, sys
     import jax, jax.numpy as jnp, numpy as np
     import gpvi
     from gpvi import storage
@@ -278,7 +283,7 @@ SCRIPT = textwrap.dedent("""
     target = gpvi.Target(lambda x: -0.5 * jnp.square(x).sum(), dim=2)
     calls = 0
 
-    def tick():
+    def tick(event=None):
         global calls
         calls += 1
         if calls == when:
@@ -286,63 +291,214 @@ SCRIPT = textwrap.dedent("""
 
     sync = storage._sync
     storage._sync = lambda path: (sync(path), tick())  # within a save, between its files
+    print("begins", flush=True)
     found = gpvi.fit(target, method, key=jax.random.key(0), steps=100, init=None, progress=False,
-                     checkpoint=directory, every=2, callbacks=[lambda event: tick()])
+                     checkpoint=directory, every=2, callbacks=[tick])
     leaves = jax.tree.leaves(found.model)
     print(b"".join(np.asarray(a).tobytes() for a in leaves if hasattr(a, "dtype")).hex())
 """)
 
 
-def run_script(directory, number: int, when: int, method: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [
-            sys.executable,
-            "-W",
-            "ignore",
-            "-c",
-            SCRIPT,
-            str(directory),
-            str(number),
-            str(when),
-            method,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+@pytest.fixture(scope="module")
+def child(tmp_path_factory):
+    """Starts the script in a process of its own; all share what was compiled."""
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+    def start(directory, method: str, number: int = 0, when: int = -1) -> subprocess.Popen:
+        words = [str(directory), str(number), str(when), method]
+        return subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", SCRIPT, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | cache,
+        )
+
+    return start
 
 
-def killed_and_resumed(directory, moments: list[int], method: str) -> str:
-    for moment in moments:
-        assert run_script(directory, signal.SIGKILL, moment, method).returncode == -signal.SIGKILL
-        partial = [n for n in os.listdir(directory) if n.startswith("attempt")]
-        for name in partial:
+def result(process: subprocess.Popen) -> str:
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    return output.split()[-1]
+
+
+def nothing_is_half_written(directory) -> None:
+    """Every checkpoint can be read, though a process died; what it left is under names that are none."""
+    for name in os.listdir(directory) if directory.is_dir() else []:
+        if name.startswith("attempt"):
             storage.read(directory / name)
-    return run_script(directory, 0, -1, method).stdout
+        else:
+            assert name == lock.NAME or storage._TEMPORARY.fullmatch(name)
 
 
-def test_killed_at_any_moment_a_run_ends_the_same(tmp_path):
-    whole = run_script(tmp_path / "whole", 0, -1, "SVGD").stdout
-    assert whole
-    assert killed_and_resumed(tmp_path / "killed", [7, 40], "SVGD") == whole
+def test_killed_at_any_moment_a_run_ends_the_same(child, tmp_path):
+    """Once in a callback and once within a save."""
+    target = gpvi.Target(lambda x: -0.5 * jnp.square(x).sum(), dim=2)
+    whole = gpvi.fit(
+        target, gpvi.SVGD(particles=8), key=jax.random.key(0), steps=100, init=None, progress=False
+    )
+    directory = tmp_path / "killed"
+    for moment in (7, 40):
+        killed = child(directory, "SVGD", signal.SIGKILL, moment)
+        killed.communicate(timeout=300)
+        assert killed.returncode == -signal.SIGKILL
+        nothing_is_half_written(directory)
+    assert result(child(directory, "SVGD")) == b"".join(bits(whole)).hex()
+    assert sorted(os.listdir(directory)) == ["attempt-0-step-100", "attempt-0-step-98"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["SVGD", "MeanFieldVI", "GPVI"])
-def test_killed_ten_times_a_run_ends_the_same(method, tmp_path):
-    whole = run_script(tmp_path / "whole", 0, -1, method).stdout
-    moments = np.random.default_rng(len(method)).integers(1, 45, 10).tolist()
-    assert killed_and_resumed(tmp_path / "killed", moments, method) == whole
+def test_killed_ten_times_a_run_ends_the_same(method, child, tmp_path):
+    """Five times at moments that a clock picks, five times by count: in callbacks and within saves."""
+    rng = np.random.default_rng(len(method))
+    whole = result(child(tmp_path / "whole", method))
+    kills, runs = 0, 0
+    while kills < 10:
+        directory = tmp_path / str(runs)
+        by_count = kills % 2
+        process = child(directory, method, signal.SIGKILL, rng.integers(1, 60) if by_count else -1)
+        if not by_count:
+            assert process.stdout.readline() == "begins\n"
+            time.sleep(rng.uniform(0, 2.5))
+            process.kill()
+        output, errors = process.communicate(timeout=300)
+        nothing_is_half_written(directory)
+        if process.returncode == -signal.SIGKILL:
+            kills += 1
+            continue
+        assert output.split()[-1] == whole, errors
+        runs += 1
+    assert result(child(tmp_path / str(runs), method)) == whole
 
 
-def test_a_terminated_run_saves_and_says_how_to_go_on(tmp_path):
-    ended = run_script(tmp_path, signal.SIGTERM, 30, "SVGD")
-    assert ended.returncode != 0
-    assert "the same call goes on" in ended.stderr
-    assert "Traceback" not in ended.stderr
-    steps = [int(n.split("-")[-1]) for n in os.listdir(tmp_path)]
-    assert 0 < max(steps) < 100
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_terminated_run_saves_and_says_how_to_go_on(number, tmp_path):
+    """Ctrl-C returns what there is, and a request to end ends the process, with a word on how to go on."""
+    assert threading.current_thread() is threading.main_thread()
+
+    def end(event):
+        if event.step == 40:
+            os.kill(os.getpid(), number)
+
+    if number == signal.SIGTERM:
+        with pytest.raises(SystemExit, match="step 40 of 100; the same call goes on"):
+            fit(checkpoint=tmp_path, callbacks=[end])
+    else:
+        with pytest.warns(TrainingWarning, match="step 40 of 100; the same call goes on"):
+            fit(checkpoint=tmp_path, callbacks=[end])
+    assert os.listdir(tmp_path) == ["attempt-0-step-40"]
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_directory_is_one_run_s_at_a_time(tmp_path):
+    """The second is refused while the first trains; afterwards the directory is free."""
+
+    def again(event):
+        with pytest.raises(InputError, match=f"in use by another run, process {os.getpid()}"):
+            fit(checkpoint=tmp_path)
+        raise StopIteration
+
+    with pytest.warns(TrainingWarning, match="stopped by a callback"):
+        fit(checkpoint=tmp_path, callbacks=[again])
+    assert os.listdir(tmp_path) == ["attempt-0-step-2"]
+
+
+def test_a_lock_of_a_dead_process_is_none(tmp_path):
+    (tmp_path / lock.NAME).write_text("1")
+    with lock.held(tmp_path) as mine:
+        assert mine
+    assert not os.listdir(tmp_path)
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    left = tmp_path / ".gpvi-0123456789abcdef.tmp"
+    left.mkdir()
+    (left / storage.ARRAYS).write_bytes(b"half")
+    (tmp_path / ".gpvi-mine.tmp").mkdir()
+    fit(checkpoint=tmp_path)
+    assert not left.exists()
+    assert (tmp_path / ".gpvi-mine.tmp").exists()
+
+
+def test_a_directory_that_vanishes_is_made_again(tmp_path):
+    def remove(event):
+        if event.step == 40:
+            shutil.rmtree(tmp_path / "saves")
+
+    posterior = fit(checkpoint=tmp_path / "saves", every=20, callbacks=[remove])
+    assert posterior.training.notes == ()
+    assert bits(fit(checkpoint=tmp_path / "saves")) == bits(posterior)
+
+
+def test_a_file_that_may_not_grow_is_told_and_training_goes_on(tmp_path):
+    """A quota, in short: the system refuses what is written beyond a limit, in the middle of a save."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(event):
+        if event.step == 50:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (256, hard))
+
+    try:
+        with pytest.warns(TrainingWarning, match="no checkpoint at step 60"):
+            posterior = fit(checkpoint=tmp_path, every=20, callbacks=[limit])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert posterior.training.steps == STEPS
+    assert sorted(os.listdir(tmp_path)) == ["attempt-0-step-20", "attempt-0-step-40"]
+    assert bits(fit(checkpoint=tmp_path)) == bits(posterior)
+
+
+def test_a_directory_that_cannot_be_made_is_told(tmp_path):
+    """Below a file nothing can be made; of a read-only directory the superuser would not notice."""
+    (tmp_path / "file").write_text("")
+    with pytest.warns(TrainingWarning, match="no checkpoint at step"):
+        posterior = fit(checkpoint=tmp_path / "file" / "saves")
+    assert posterior.training.steps == STEPS
+
+
+def test_home_is_expanded(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    posterior = fit(checkpoint="~/saves")
+    posterior.save("~/model")
+    assert sorted(os.listdir(tmp_path)) == ["model", "saves"]
+    assert bits(gpvi.load("~/model")) == bits(posterior)
+
+
+def test_seeds_side_by_side_go_on_too(tmp_path, monkeypatch):
+    targets = [
+        gpvi.Target(log_likelihood=log_likelihood, log_prior=log_prior, data=DATA + i, dim=2)
+        for i in range(2)
+    ]
+    options = {"key": KEY, "steps": STEPS, "batch_size": 5, "progress": False}
+    method = METHODS["SVGD"]
+    whole = [bits(each) for each in fit_seeds(targets, method, **options)]
+    save, saves = checkpoint.Checkpoints.save, []
+
+    def save_and_stop(self, attempt, run):
+        save(self, attempt, run)
+        saves.append(run.done)
+        if len(saves) == 1:
+            raise StopIteration
+
+    monkeypatch.setattr(checkpoint.Checkpoints, "save", save_and_stop)
+    options |= {"checkpoint": tmp_path, "every": 20}
+    with pytest.warns(TrainingWarning, match="stopped by a callback"):
+        stopped = fit_seeds(targets, method, **options)
+    assert stopped[0].training.steps == 20
+    monkeypatch.setattr(start, "automatic", None)  # the start is that of the save
+    with pytest.warns(TrainingWarning):
+        found = fit_seeds(targets, method, **options)
+    assert [bits(each) for each in found] == whole
+    assert [each.training.start for each in found] == [each.training.start for each in stopped]
+    with pytest.raises(InputError, match=r"another run: .*data"):
+        fit_seeds([targets[0], targets[0]], method, **options)
 
 
 def test_every_field_of_a_run_is_saved():

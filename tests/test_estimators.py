@@ -182,6 +182,55 @@ def test_sampled_labels_follow_the_probabilities(classifier):
     np.testing.assert_allclose(share, classifier.predict_proba(between)[0], atol=0.1)
 
 
+# Several members
+
+
+def test_members_predict_as_their_mixture():
+    X, y = blobs()
+    model = quick(bnn.BayesianMLPClassifier, members=3).fit(X, y)
+    assert len(model.posteriors_) == 3 and model.posterior_ is model.posteriors_[0]
+    scaled = model.x_scaler_.transform(X)
+    alone = [
+        bnn.Predictive(each, model.network_, model.likelihood_).predict(scaled, key=KEY).mean
+        for each in model.posteriors_
+    ]
+    assert np.abs(alone[0] - alone[1]).max() > 1e-3, "each started elsewhere"
+    np.testing.assert_allclose(model.predict_proba(X), np.mean(alone, 0), atol=1e-5)
+    assert model.sample_y(X[:2], 30).shape == (2, 30), "more than the 24 particles"
+    copy = pickled(model)
+    np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))
+    assert all(each.target is None for each in copy.posteriors_)
+
+
+def test_every_member_goes_on_from_where_it_was(untrained, monkeypatch):
+    X, y = line()
+
+    def begin(targets, method, *, key, **options):
+        keys = jax.random.split(key, len(targets))
+        begun = zip(targets, keys, strict=True)
+        return [estimators.fit(t, method, key=k, init="auto", **options) for t, k in begun]
+
+    monkeypatch.setattr(estimators, "fit_seeds", begin)
+    model = quick(bnn.BayesianMLPRegressor, members=2).partial_fit(X[:25], y[:25])
+    before = model.posteriors_
+    mean, sd = model.partial_fit(X[25:], y[25:]).predict(X, return_std=True)
+    assert [asked["init"] for asked in untrained] == ["auto", "auto", *before]
+    assert untrained[-1]["target"].size == 40
+    outputs = np.concatenate(
+        [
+            bnn.Predictive(each, model.network_, model.likelihood_).outputs(
+                model.x_scaler_.transform(X), key=KEY
+            )
+            for each in model.posteriors_
+        ]
+    )
+    spread = outputs[..., 0].std(0) * model.y_scaler_.scale
+    assert (sd > spread).all(), "the noise belongs to it, and what the members disagree about"
+    np.testing.assert_allclose(
+        mean, model.y_scaler_.inverse(outputs.mean(0))[:, 0], rtol=1e-4, atol=1e-3
+    )
+
+
 # Training in parts
 
 
@@ -339,6 +388,7 @@ def test_what_was_not_learned_is_refused(regressor):
         ({"hidden_layer_sizes": (0,)}, "hidden layer size is 0"),
         ({"hidden_layer_sizes": 2.5}, "hidden layer size is 2.5"),
         ({"draws": 0}, "draws is 0"),
+        ({"members": 0}, "members is 0"),
         ({"batch_size": "small"}, "unknown batch_size"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"noise": "loud"}, "unknown noise"),

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import warnings
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ import gpvi
 from gpvi.errors import DivergenceError, InputError
 from gpvi.fit import TrainingWarning, chunk_length, fit_seeds
 from gpvi.generators import MLP, Linear, Residual, Triangular
+from gpvi.recovery import TOLERATED
 
 LINEAR = gpvi.GPVI(generator=Linear(), particles=32, learning_rate=0.05)
 KEY = jax.random.key(0)
@@ -400,10 +402,12 @@ def test_nothing_finite_from_the_start():
 def test_a_few_bad_draws_are_masked_and_reported(method):
     """Beyond 2.2 lie about 9 % of N(0, I) in the plane."""
     target = walled(2.2)
-    posterior = fit(target, method, steps=20, optimizer=optax.sgd(1e-3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrainingWarning)
+        posterior = fit(target, method, steps=20, optimizer=optax.sgd(1e-3))
     rejected = posterior.training.history["rejected"]
     share = np.exp(-0.5 * 2.2**2)
-    assert posterior.training.notes == ()
+    assert len(posterior.training.notes) == (rejected.mean() > TOLERATED)
     assert 0.3 * share < rejected.mean() < 3 * share
     assert all(np.isfinite(values).all() for values in posterior.training.history.values())
     if method.density:

@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError as _NotFound
 from importlib.metadata import version as _version
 
 from gpvi import bnn as bnn
+from gpvi import cache as cache
 from gpvi import errors as errors
 from gpvi import generators as generators
 from gpvi import jacobian as solvers  # noqa: F401
@@ -32,6 +33,7 @@ from gpvi.methods import NormalizingFlow as NormalizingFlow
 from gpvi.methods import Pathfinder as Pathfinder
 from gpvi.posterior import Posterior as Posterior
 from gpvi.posterior import load as load
+from gpvi.stream import Stream as Stream
 from gpvi.target import Target as Target
 
 try:

@@ -6,10 +6,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from gpvi.errors import InputError, NotAvailableError
+from gpvi.mesh import as_mesh
 from gpvi.methods import Method
-from gpvi.methods.base import Selective
+from gpvi.methods.base import Selective, Sequential
 from gpvi.posterior import Posterior
 from gpvi.specs import require_choice
 from gpvi.target import Target
@@ -39,6 +41,8 @@ def check_arguments(
             raise InputError(
                 f"batch_size is {batch_size!r}; it must be between 1 and the {target.size} data."
             )
+    if target.stream is not None:
+        _check_stream(target, method, batch_size)
     if isinstance(method, Selective):
         planned = method.default_steps(target.dim) if steps is None else steps
         method.check_run(int(planned), batch_size)
@@ -48,6 +52,28 @@ def check_arguments(
         _check_points(init, method, target)
     elif init is not None:
         require_choice(init, ("auto", "pathfinder", "laplace"), "init")
+
+
+def checked_mesh(mesh: Mesh | int | None, method: Method) -> Mesh | None:
+    """The mesh of a run."""
+    if mesh is not None and isinstance(method, Sequential):
+        raise NotAvailableError(
+            f"mesh is {mesh}, but {type(method).__name__} follows one path at a time, with nothing to share out. "
+            "Leave mesh out, or use another method."
+        )
+    return as_mesh(mesh)
+
+
+def _check_stream(target: Target, method: Method, batch_size: int | None) -> None:
+    if isinstance(method, Selective):
+        raise NotAvailableError(
+            f"{type(method).__name__} needs all data at every step, and these are streamed: use a method that takes "
+            "batches, such as GPVI, SVGD or MeanFieldVI."
+        )
+    if batch_size is None and target.batch_size is None:
+        raise InputError(
+            "the data are streamed, so that a step cannot see all of them: pass batch_size=, say 128."
+        )
 
 
 def _check_points(points: Any, method: Method, target: Target) -> None:
@@ -86,13 +112,17 @@ def check_one_form(targets: Sequence[Target]) -> None:
     """One program serves all the targets, so that all but their arrays must be the first one's."""
     if not targets:
         raise InputError("targets is empty; pass one target for each seed.")
+    if any(target.stream is not None for target in targets):
+        raise NotAvailableError(
+            "targets trained side by side need their data in memory, and these are streamed: call fit for each."
+        )
 
     def form(target: Target) -> tuple:
         leaves = jax.tree.map(
             lambda leaf: (leaf.shape, leaf.dtype) if eqx.is_array(leaf) else leaf,
             jax.tree.leaves(target),
         )
-        return target.dim, target.temperature, target.dtype, target.names, leaves
+        return target.dim, target.temperature, target.dtype, target.naming, leaves
 
     for index, target in enumerate(targets):
         if form(target) != form(targets[0]):

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray
 
 from gpvi.generators import AbstractGenerator
+from gpvi.mesh import rows
 
 
 class Particles(eqx.Module):
@@ -94,7 +95,7 @@ class Sampler(eqx.Module):
 
     def particles(self, z: Float[Array, "n d"]) -> Float[Array, "n d"]:
         """x_i = f(z_i)."""
-        return jax.vmap(self.generator)(z)
+        return rows(jax.vmap(self.generator)(z))
 
 
 def standard_normal(
@@ -102,4 +103,4 @@ def standard_normal(
 ) -> Float[Array, "n d"]:
     """n rows of noise for a generator, in the dtype of its parameters."""
     dtype = jax.tree.leaves(eqx.filter(generator, eqx.is_inexact_array))[0].dtype
-    return jax.random.normal(key, (n, generator.dim), dtype)
+    return rows(jax.random.normal(key, (n, generator.dim), dtype))

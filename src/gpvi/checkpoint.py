@@ -11,7 +11,8 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,9 +20,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from gpvi import specs, storage
+from gpvi import hosts, lock, specs, storage
 from gpvi.affine import Affine
 from gpvi.diagnostics import Importance
 from gpvi.errors import InputError, StorageError
@@ -36,36 +37,60 @@ PAUSE = 60.0
 """Seconds between two checkpoints where nobody says how many steps."""
 PROBES = 3
 PROBE_TOLERANCE = 1e-3
-MALFORMED = (StorageError, KeyError, TypeError, ValueError)
+MALFORMED = (StorageError, KeyError, IndexError, TypeError, ValueError, OverflowError)
 """What reading a document that `save` did not write may raise."""
 _NAME = re.compile(r"attempt-(\d{1,3})-step-(\d{1,12})")
 
 
 def identity(
-    target: Target,
+    targets: Sequence[Target],
     density: Whitened,
     plan: Plan,
     program: Program,
     arrays: PyTree,
+    init: Any,
     key: PRNGKeyArray,
+    batches: PyTree = None,
 ) -> dict[str, str]:
     """What must agree for a run to be the same run, by the words that name it in a message."""
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(target.data) if eqx.is_array(leaf)]
-    shapes = [f"{leaf.dtype}{leaf.shape}" for leaf in leaves]
+    data = [_data_digest(target) for target in {id(target): target for target in targets}.values()]
     return {
         "method": repr(specs.to_json(plan.method)),
         "number of steps": repr((plan.steps, plan.rounds)),
         "batch size": repr(plan.batch_size),
         "key": np.asarray(jax.random.key_data(key)).tobytes().hex(),
-        "data": _digest(*map(str.encode, shapes), *(leaf.tobytes() for leaf in leaves)),
-        "program": _digest(program.text(arrays, density, key).encode()),
+        "init": _init_digest(init),
+        "data": data[0] if len(data) == 1 else _digest(*map(str.encode, data)),
+        "program": _digest(program.text(arrays, density, key, batches).encode()),
     }
 
 
 def probes(target: Target) -> list[float]:
-    """log p at a few points that depend on nothing but the target."""
+    """log p at a few points that depend on nothing but the target; of streamed data, by a sample of them."""
     points = target.starting_points(PROBES, key=jax.random.key(0))
-    return [float(target.log_density(point)) for point in points]
+    some = target.sample()
+    return [float(target.log_density(point, some)) for point in points]
+
+
+def _init_digest(init: Any) -> str:
+    """Of a word, the word; of points, or of a posterior that is continued, their arrays."""
+    if init is None or isinstance(init, str):
+        return repr(init)
+    arrays = init if isinstance(init, jax.Array | np.ndarray) else (init.model, init.affine)
+    leaves = jax.tree.leaves(eqx.filter(arrays, eqx.is_array_like))
+    leaves = [_plain(jnp.asarray(leaf)) for leaf in leaves]
+    return _digest(*(leaf.tobytes() for leaf in leaves))
+
+
+def _data_digest(target: Target) -> str:
+    """Of all data in memory; of streamed data, of what is bounded in cost (see `Stream.digest`)."""
+    if target.stream is not None:
+        return target.stream.digest()
+    leaves = [leaf for leaf in jax.tree.leaves(target.data) if eqx.is_array(leaf)]
+    shapes = [f"{leaf.dtype}{leaf.shape}" for leaf in leaves]
+    mine = [part.tobytes() for leaf in leaves for part in hosts.parts(leaf)]
+    digest = _digest(*map(str.encode, shapes), *mine)
+    return digest if all(leaf.is_fully_addressable for leaf in leaves) else hosts.joined(digest)
 
 
 def _passed_over(step: int, error: Exception) -> str:
@@ -86,7 +111,7 @@ class Checkpoints:
     def __init__(self, directory: str | os.PathLike[str], every: int | None = None):
         if every is not None and (isinstance(every, bool) or every < 1):
             raise InputError(f"every is {every!r}; give the number of steps, ≥ 1, or leave it out.")
-        self._directory = Path(directory)
+        self._directory = Path(directory).expanduser()
         if self._directory.exists() and not self._directory.is_dir():
             raise InputError(
                 f"checkpoint is {str(directory)!r}, which is a file; name a directory."
@@ -98,15 +123,27 @@ class Checkpoints:
         self._start = ""
         self._failed = False
 
-    def start(self, target: Target) -> tuple[Affine, str] | None:
-        """The coordinates of the run, if it has begun, and how they were found; None if they do not fit the target."""
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes out, and remove what one that was killed left half-written."""
+        with lock.held(self._directory) if hosts.first() else nullcontext(False) as alone:
+            if alone:
+                storage.sweep(self._directory)
+            yield
+
+    def start(self, target: Target, *lanes: int) -> tuple[Array, Array, str] | None:
+        """Location and scale of a run that has begun, and how they were found; None if they do not fit the target.
+
+        Those of several lanes have an axis for them before their own.
+        """
         for attempt in range(len(self._found()) + 1):
             for document, arrays in self._good(attempt, []):
                 location, scale = arrays["affine.location"], arrays["affine.scale"]
-                fits = location.shape == (target.dim,) and set(scale.shape) == {target.dim}
+                form = (*lanes, target.dim)
+                fits = location.shape == form and scale.shape in (form, (*form, target.dim))
                 if not fits or {location.dtype, scale.dtype} != {target.dtype}:
                     return None
-                return Affine(jnp.asarray(location), jnp.asarray(scale)), str(document["start"])
+                return jnp.asarray(location), jnp.asarray(scale), str(document["start"])
         return None
 
     def open(self, who: Mapping[str, str], probed: list[float], affine: Affine, start: str) -> None:
@@ -124,12 +161,15 @@ class Checkpoints:
             except MALFORMED as error:
                 notes.append(_passed_over(document["done"], error))
                 continue
-            run.notes += notes
-            self._saved_at, self._saved_step = time.monotonic(), run.done
-            return run
-        fresh.notes += notes
-        self._saved_at, self._saved_step = time.monotonic(), 0
-        return fresh
+            break
+        else:
+            run = fresh
+        hosts.require_agreement(
+            run.done, f"the processes found different checkpoints in {self._directory}: share it"
+        )
+        run.notes += notes
+        self._saved_at, self._saved_step = time.monotonic(), run.done
+        return run
 
     def offer(self, attempt: int, run: Run) -> None:
         """Save if it is time."""
@@ -137,12 +177,18 @@ class Checkpoints:
             due = time.monotonic() - self._saved_at >= PAUSE
         else:
             due = run.done - self._saved_step >= self._every
-        if due:
+        if hosts.agreed(due):
             self.save(attempt, run)
 
     def save(self, attempt: int, run: Run) -> None:
-        """Save now. A disk that is full or read-only is told in the run's notes, once; training goes on."""
+        """Save now. A disk that is full or read-only is told in the run's notes, once; training goes on.
+
+        Of several processes all bring their parts of the state, and the first writes.
+        """
         document, arrays = _encoded(run)
+        if not hosts.first():
+            self._saved_at, self._saved_step = time.monotonic(), run.done
+            return
         document |= self._who | {"start": self._start}
         arrays |= {
             "affine.location": np.asarray(self._affine.location),
@@ -190,12 +236,9 @@ class Checkpoints:
     def _check_same(self, document: Mapping[str, Any]) -> None:
         mine, theirs = self._who["identity"], document["identity"]
         other = [name for name, value in mine.items() if theirs.get(name) != value]
-        if not np.allclose(
-            self._who["probes"],
-            document["probes"],
-            PROBE_TOLERANCE,
-            PROBE_TOLERANCE,
-            equal_nan=True,
+        known, found = self._who["probes"], document["probes"]
+        if len(known) != len(found) or not np.allclose(
+            known, found, PROBE_TOLERANCE, PROBE_TOLERANCE, equal_nan=True
         ):
             other.append("log-density")
         if other:
@@ -273,7 +316,7 @@ def _decoded(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray], fres
 def _plain(leaf: Any) -> np.ndarray:
     """An array of numbers: of keys, their data."""
     keys = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(leaf) if keys else leaf)
+    return hosts.at_hand(jax.random.key_data(leaf) if keys else leaf)
 
 
 def _like(array: np.ndarray, leaf: Any) -> Any:
@@ -304,6 +347,13 @@ def _expect_form(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) 
     for name, kind in _FORM.items():
         if not isinstance(document.get(name), kind):
             raise StorageError(f"{name!r} of the checkpoint is {document.get(name)!r}.")
+    count, names = document["chunks"], (*document["history"], *document["notes"])
+    if not all(type(each) is int and each >= 1 for each in count) or not all(
+        isinstance(name, str) for name in names
+    ):
+        raise StorageError("the history of the checkpoint is not made of chunks.")
+    if not all(isinstance(each, int | float) for each in document["probes"]):
+        raise StorageError("the checkpoint lacks probes.")
     needed = {"affine.location", "affine.scale", *(f"history/{n}" for n in document["history"])}
     if not needed <= arrays.keys():
         raise StorageError("the checkpoint lacks arrays.")

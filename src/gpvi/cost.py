@@ -7,13 +7,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh
 from jaxtyping import PRNGKeyArray
 
 from gpvi.affine import Affine
+from gpvi.feed import Feed, example
 from gpvi.fit import keeps_its_coordinates, planned
 from gpvi.memory import GIB
 from gpvi.methods import Method
-from gpvi.program import chunk_length, compile_chunk
+from gpvi.program import compile_chunk
 from gpvi.target import Target, Whitened
 
 
@@ -25,7 +27,7 @@ class Estimate(NamedTuple):
     compile_seconds: float
     step_seconds: float
     memory: int | None
-    """Bytes at the height of the run; None where the compiler does not tell."""
+    """Bytes of a device at the height of the run; None where the compiler does not tell."""
 
     @property
     def seconds(self) -> float:
@@ -48,6 +50,7 @@ def estimate(
     steps: int | None = None,
     optimizer: optax.GradientTransformation | None = None,
     batch_size: int | None = None,
+    mesh: Mesh | int | None = None,
 ) -> Estimate:
     """What `gpvi.fit` with the same arguments will cost: its program is compiled, and run for one chunk of steps.
 
@@ -55,7 +58,7 @@ def estimate(
     training goes in rounds, the looks between them are not counted: a few seconds. A run that is not trusted begins
     anew, at most twice.
     """
-    plan = planned(target, method, steps, optimizer, batch_size, "auto")
+    plan = planned(target, method, steps, optimizer, batch_size, "auto", mesh)
     with target.precision():
         target.check(plan.batch_size)
         scale = jnp.ones(target.dim, target.dtype)
@@ -64,13 +67,15 @@ def estimate(
         density = Whitened(target, Affine(target.starting_points(1, key=key)[0], scale))
         state = plan.method.init(density, plan.optimizer, key=key)
         program = compile_chunk(plan, density, state)
-        arrays = eqx.filter(state, eqx.is_array)
+        density = plan.place_target(density)
+        arrays = plan.place(eqx.filter(state, eqx.is_array), state)
         began = time.perf_counter()
-        memory = program.memory(arrays, density, key)
+        memory = program.memory(arrays, density, key, example(plan, density))
+        feed = Feed(plan, density)
         compiled = time.perf_counter()
-        jax.block_until_ready(program(arrays, density, key, jnp.asarray(0)))
-        length, _ = chunk_length(plan.steps, plan.rounds)
-        step_seconds = (time.perf_counter() - compiled) / length
+        jax.block_until_ready(program(arrays, density, key, jnp.asarray(0), feed(key, 0)))
+        step_seconds = (time.perf_counter() - compiled) / plan.chunk[0]
+        feed.close()
     return Estimate(plan.steps, compiled - began, step_seconds, memory)
 
 

@@ -28,7 +28,7 @@ def named(target: Target, x: Float[Array, "n d"]) -> PyTree:
     """
     if target.model is not None:
         return _over_draws(target.model.constrain, x)
-    if target.names == tuple(f"x[{i}]" for i in range(target.dim)):
+    if target.naming is None or target.names == tuple(f"x[{i}]" for i in range(target.dim)):
         return {"x": x}
     return {name: x[:, i] for i, name in enumerate(target.names)}
 

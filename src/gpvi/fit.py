@@ -5,6 +5,7 @@ the progress bar, calls the callbacks and decides whether to go on. Step t uses 
 random is carried along.
 """
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -20,21 +21,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Key, PRNGKeyArray, PyTree
 
+from gpvi import hosts
 from gpvi.affine import Affine
-from gpvi.arguments import check_arguments, check_one_form
+from gpvi.arguments import check_arguments, check_one_form, checked_mesh
 from gpvi.checkpoint import Checkpoints, Log, identity, probes
 from gpvi.coverage import outside_evidence
-from gpvi.errors import DivergenceError, TrainingWarning
+from gpvi.errors import DivergenceError, StorageError, TrainingWarning
+from gpvi.feed import Feed, example
 from gpvi.memory import shortage
+from gpvi.mesh import for_lanes
 from gpvi.methods import GPVI, Method
 from gpvi.methods.base import Learner, Selective, State
 from gpvi.pace import ATTEMPTS, PACED_DIMENSIONS, Assessment, Judge, Paced
 from gpvi.posterior import Posterior, Training
-from gpvi.program import Plan, Program, chunk_length, compile_chunk
+from gpvi.program import LONGEST_CHUNK, Plan, Program, chunk_length, compile_chunk
 from gpvi.progress import Meter, as_meter
-from gpvi.recovery import Run, first_failure
+from gpvi.recovery import Run, first_failure, rejections
 from gpvi.target import Density, Target, Whitened
 
 WHITENED_DIMENSIONS = 1_000
@@ -71,6 +76,7 @@ def fit(
     | None = "auto",
     checkpoint: str | os.PathLike[str] | None = None,
     every: int | None = None,
+    mesh: Mesh | int | None = None,
 ) -> Posterior:
     """Train `method` on `target`.
 
@@ -91,21 +97,30 @@ def fit(
         for bit as if it had never stopped; a finished run returns at once. Another target, method, key or data are
         refused. SIGTERM then saves before the process ends, and so does Ctrl-C.
     every: how many steps lie between two saves; a minute by default.
+    mesh: the devices to train on: so many of them, or a `jax.sharding.Mesh` whose axes "particles" and "data" share out
+        the draws of a step and the data. The result is that of one device, to rounding (see docs/scaling.md).
 
-    A step that is not finite sends the run back to its last good state with half the step size, at most
-    eight times. Ctrl-C ends the run after the current chunk and returns what there is. Where all is left to the
-    library, GPVI trains in rounds until its draws fit the posterior, and anew, at most twice, if they cannot be
-    trusted (see `gpvi.pace`). What was chosen, and why training stopped, is kept in `posterior.training`.
+    A draw at which log p or its gradient is not finite counts for nothing in its step, and a share of them above 5 % is
+    told. A step of which more than half the draws are so, or that is not finite itself, sends the run back to its last
+    good state with half the step size, at most eight times; then it stops there. A log-density that raises as it runs
+    (in a callback) ends the run at its last good state, too. Ctrl-C ends it after the current chunk and returns what
+    there is (see docs/surviving.md). Where all is left to the library, GPVI trains in rounds until its draws fit the
+    posterior, and anew, at most twice, if they cannot be trusted (see `gpvi.pace`). What was chosen, and why training
+    stopped, is kept in `posterior.training`.
     """
-    plan = planned(target, method, steps, optimizer, batch_size, init)
+    plan = planned(target, method, steps, optimizer, batch_size, init, mesh)
     method, optimizer = plan.method, plan.optimizer
     saves = None if checkpoint is None else Checkpoints(checkpoint, every)
     start_key, init_key, run_key = jax.random.split(key, 3)
-    with target.precision():
+    with saves.held() if saves is not None else contextlib.nullcontext(), target.precision():
         target.check(plan.batch_size)
         begun = saves.start(target) if saves is not None else None
-        affine, start_report = begun or _starting_coordinates(target, method, init, key=start_key)
+        if begun is None:
+            affine, start_report = _starting_coordinates(target, method, init, key=start_key)
+        else:
+            affine, start_report = Affine(*begun[:2]), begun[2]
         density = Whitened(target, affine)
+        placed = plan.place_target(density)
 
         def fresh(number: int) -> State:
             state = method.init(density, optimizer, key=jax.random.fold_in(init_key, number))
@@ -119,7 +134,9 @@ def fit(
         program = compile_chunk(plan, density, first)
         if saves is not None:
             arrays = eqx.filter(first, eqx.is_array)
-            who = identity(target, density, plan, program, arrays, key)
+            batches = example(plan, density)
+            alone = compile_chunk(dataclasses.replace(plan, mesh=None), density, first)
+            who = identity([target], density, plan, alone, arrays, init, key, batches)
             saves.open(who, probes(target), affine, start_report)
 
         def attempt(number: int, judge: Judge | None = None) -> tuple[State, Training]:
@@ -128,13 +145,13 @@ def fit(
             return _train(
                 plan,
                 program,
-                density,
+                placed,
                 state,
-                Watch(as_meter(progress), callbacks, judge, log),
+                Watch(as_meter(progress if hosts.first() else False), callbacks, judge, log),
                 key=jax.random.fold_in(run_key, number),
             )
 
-        state, training = _best(attempt, density, key=run_key) if plan.rounds else attempt(0)
+        state, training = _best(attempt, placed, key=run_key) if plan.rounds else attempt(0)
         training = dataclasses.replace(training, start=start_report)
     return Posterior.from_training(method, target, affine, state, training)
 
@@ -146,6 +163,7 @@ def planned(
     optimizer: optax.GradientTransformation | None,
     batch_size: int | None,
     init: Any,
+    mesh: Mesh | int | None = None,
 ) -> Plan:
     """What `fit` runs when called so; arguments that cannot be used are refused."""
     if method is None:
@@ -157,7 +175,11 @@ def planned(
         steps, optimizer = sum(rounds), method.default_optimizer(*rounds)
     steps = method.default_steps(target.dim) if steps is None else steps
     optimizer = method.default_optimizer(steps) if optimizer is None else optimizer
-    return Plan(method, optimizer, steps, batch_size, rounds=rounds)
+    devices = checked_mesh(mesh, method)
+    longest = LONGEST_CHUNK
+    if target.stream is not None and batch_size is not None:
+        longest = min(longest, target.stream.batches(batch_size))
+    return Plan(method, optimizer, steps, batch_size, rounds=rounds, longest=longest, mesh=devices)
 
 
 def _batch_size(target: Target, method: Method, given: int | None) -> int | None:
@@ -216,11 +238,15 @@ def fit_seeds(
     batch_size: int | None = None,
     progress: bool | Meter = True,
     init: Literal["auto", "pathfinder", "laplace"] | None = "auto",
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: int | None = None,
+    mesh: Mesh | int | None = None,
 ) -> list[Posterior]:
     """`fit` for several targets of one form (one for each seed), trained side by side in one compiled program.
 
     The targets share their functions and the shapes of their data; each gets its own randomness. If a step of
-    one is not finite, all go back together, and that one goes on with half the step size.
+    one is not finite, all go back together, and that one goes on with half the step size. The devices of a mesh share
+    out the targets, as many as divide their number. `checkpoint` and `every` are those of `fit`, for all at once.
     """
     for target in targets:
         check_arguments(target, method, steps, batch_size, init)
@@ -229,22 +255,42 @@ def fit_seeds(
     batch_size = _batch_size(first, method, batch_size)
     steps = method.default_steps(first.dim) if steps is None else steps
     optimizer = method.default_optimizer(steps) if optimizer is None else optimizer
+    saves = None if checkpoint is None else Checkpoints(checkpoint, every)
     start_key, init_key, run_key = jax.random.split(key, 3)
-    with first.precision():
-        for target in {id(target): target for target in targets}.values():
+    with saves.held() if saves is not None else contextlib.nullcontext(), first.precision():
+        distinct = {id(target): target for target in targets}.values()
+        for target in distinct:
             target.check(batch_size)
+        begun = None
+        if saves is not None and _searches(init, first):
+            begun = saves.start(first, len(targets))
         densities, states, reports = [], [], []
-        for target, a, b in zip(
-            targets, _split(start_key, targets), _split(init_key, targets), strict=True
+        for lane, (target, a, b) in enumerate(
+            zip(targets, _split(start_key, targets), _split(init_key, targets), strict=True)
         ):
-            affine, report = _starting_coordinates(target, method, init, key=a)
+            if begun is None:
+                affine, report = _starting_coordinates(target, method, init, key=a)
+            else:
+                affine = Affine(begun[0][lane], begun[1][lane])
+                report = (begun[2].split("\n") + [""] * len(targets))[lane]
             densities.append(Whitened(target, affine))
             states.append(method.init(densities[-1], optimizer, key=b))
             reports.append(report)
         (density, shared), (state, _) = _stack(densities, share=True), _stack(states)
-        plan = Plan(method, optimizer, steps, batch_size, lanes=len(targets), shared=shared)
+        lanes = len(targets)
+        devices = for_lanes(checked_mesh(mesh, method), lanes)
+        plan = Plan(method, optimizer, steps, batch_size, lanes=lanes, shared=shared, mesh=devices)
         program = compile_chunk(plan, density, state)
-        watch = Watch(as_meter(progress))
+        if saves is not None:
+            alone = compile_chunk(dataclasses.replace(plan, mesh=None), density, state)
+            arrays = eqx.filter(state, eqx.is_array)
+            who = identity(targets, density, plan, alone, arrays, init, key)
+            probed = [value for target in distinct for value in probes(target)]
+            affines, _ = _stack([density.affine for density in densities])
+            saves.open(who, probed, affines, "\n".join(reports))
+        density = plan.place_target(density)
+        log = None if saves is None else Log(saves, 0)
+        watch = Watch(as_meter(progress if hosts.first() else False), log=log)
         stacked, training = _train(plan, program, density, state, watch, key=run_key)
     posteriors = []
     for lane, density in enumerate(densities):
@@ -296,22 +342,28 @@ def _train(
     plan: Plan, program: Program, target: Density, state: State, watch: Watch, *, key: PRNGKeyArray
 ) -> tuple[State, Training]:
     """Run the chunks; return the last good state and the record of what happened."""
-    length, _ = chunk_length(plan.steps, plan.rounds)
+    length, _ = chunk_length(plan.steps, plan.rounds, plan.longest)
     ends = set(np.cumsum(plan.rounds).tolist())
     arrays, static = eqx.partition(state, eqx.is_array)
     run = watch.begin(arrays)
+    run.arrays, run.before = plan.place(run.arrays, state), plan.place(run.before, state)
     began = time.perf_counter() - run.seconds
+    feed = Feed(plan, target)
     watch.meter.start(plan.steps, _label(plan, target))
     with _Interrupts(term=watch.log is not None) as interrupted:
         try:
             if run.going(plan.steps):
-                run.warn(shortage(program.memory(run.arrays, target, key)))
+                batches = example(plan, target)
+                run.warn(shortage(program.memory(run.arrays, target, key, batches)))
+                del batches
             while run.going(plan.steps) and not interrupted():
+                chunk_key = jax.random.fold_in(key, run.retries)
                 arrays, terms = program(
                     jax.tree.map(jnp.copy, run.arrays),
                     target,
-                    jax.random.fold_in(key, run.retries),
+                    chunk_key,
                     jnp.asarray(run.done),
+                    feed(chunk_key, run.done),
                 )
                 taken = min(length, plan.steps - run.done)
                 terms = {name: np.asarray(value)[..., :taken] for name, value in terms.items()}
@@ -326,11 +378,19 @@ def _train(
                 watch.look(run, event, judging=run.done in ends)
         except StopIteration:
             run.warn(f"stopped by a callback after step {run.done} of {plan.steps}")
+        except (jax.errors.JaxRuntimeError, StorageError) as error:
+            if run.done == 0:
+                raise
+            why = str(error).strip().splitlines()[0]
+            run.warn(f"stopped after step {run.done} of {plan.steps}, as the next failed: {why}")
         finally:
+            feed.close()
             watch.end(run)
     if interrupted() and run.going(plan.steps):
         again = "" if watch.log is None else "; the same call goes on from there"
         run.warn(f"interrupted after step {run.done} of {plan.steps}{again}")
+    if not run.going(plan.steps):
+        run.warn(rejections(run.history()))
     if interrupted() == signal.SIGTERM:
         raise SystemExit(f"gpvi: {run.notes[-1] if run.notes else 'the run was finished'}.")
     _say(run.notes, nothing_done=run.done == 0 and not interrupted())
@@ -342,7 +402,7 @@ def _train(
         tuple(run.notes),
         chosen=f"{_label(plan, target)}; {run.ending(plan.steps)}",
     )
-    return eqx.combine(run.arrays, static), training
+    return eqx.combine(plan.collect(run.arrays), static), training
 
 
 def _say(notes: Sequence[str], *, nothing_done: bool) -> None:
@@ -380,24 +440,34 @@ def keeps_its_coordinates(target: Target) -> bool:
     return target.draws_its_start or target.dim > WHITENED_DIMENSIONS
 
 
+def _searches(init: Any, target: Target) -> bool:
+    """Whether a Gaussian to start from is looked for."""
+    return isinstance(init, str) and not (init == "auto" and keeps_its_coordinates(target))
+
+
 def _starting_coordinates(
     target: Target, method: Method, init: Any, *, key: PRNGKeyArray
 ) -> tuple[Affine, str]:
     if isinstance(init, Posterior):
         return init.affine, "continued from a posterior"
-    if not isinstance(init, str) or (init == "auto" and keeps_its_coordinates(target)):
+    if not _searches(init, target):
         at = target.starting_points(1, key=key)[0] if target.draws_its_start else target.initial
         scale = Affine.identity(target.dim, target.dtype).scale
         return Affine(at, scale), "the target's own coordinates, around its initial point"
     from gpvi import start
 
+    assert isinstance(init, str)
     find = {"auto": start.automatic, "pathfinder": start.pathfinder, "laplace": start.laplace}[init]
-    gaussian = find(target.log_density, target.initial, key=key)
+    some, log_density, seen = target.sample(), target.log_density, ""
+    if some is not None:
+        log_density = functools.partial(log_density, batch=some)
+        seen = f", of {jax.tree.leaves(some)[0].shape[0]:,} of {target.size:,} data"
+    gaussian = find(log_density, target.initial, key=key)
     scale = np.asarray(gaussian.scale, np.float64)
     if method.coordinates == "diagonal":
         scale = (np.linalg.inv(scale) ** 2).sum(0) ** -0.5
     affine = Affine(jnp.asarray(gaussian.location, target.dtype), jnp.asarray(scale, target.dtype))
-    return affine, str(gaussian.report)
+    return affine, f"{gaussian.report}{seen}"
 
 
 def _continued_state(
@@ -442,7 +512,7 @@ class _Interrupts:
         self._previous = {}
         if threading.current_thread() is threading.main_thread():
             self._previous = {number: signal.signal(number, self._note) for number in self._watched}
-        return lambda: self._seen
+        return lambda: hosts.agreed(self._seen)
 
     def _note(self, number: int, frame: Any) -> None:
         if self._seen:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Scalar
 
 from gpvi.errors import InputError
+from gpvi.mesh import contracted, paired, pairs, rows
 from gpvi.specs import require_choice, require_positive, resolve, spec
 
 
@@ -26,17 +27,17 @@ class Gram(NamedTuple):
 
     def smooth(self, values: Float[Array, "n e"]) -> Float[Array, "m e"]:
         """Σ_j k(x_j, y_i) v_j."""
-        return self.value.T @ values
+        return contracted(self.value, values)
 
     def gradient_sum(self) -> Float[Array, "m d"]:
         """Σ_j ∇_{x_j} k(x_j, y_i), centred as the distances are."""
         centre = self.y.mean(0)
         x, y = self.x - centre, self.y - centre
-        return 2 * (self.slope.T @ x - self.slope.sum(0)[:, None] * y)
+        return 2 * (contracted(self.slope, x) - self.slope.sum(0)[:, None] * y)
 
     def gradients(self) -> Float[Array, "n m d"]:
         """∇_{x_j} k(x_j, y_i), all of them; d is the small dimension of the noise head."""
-        return 2 * self.slope[:, :, None] * (self.x[:, None, :] - self.y[None, :, :])
+        return rows(2 * self.slope[:, :, None] * (self.x[:, None, :] - self.y[None, :, :]))
 
 
 def squared_distances(x: Float[Array, "n d"], y: Float[Array, "m d"]) -> Float[Array, "n m"]:
@@ -151,7 +152,8 @@ class Radial:
 
     def __call__(self, x: Float[Array, "n d"], y: Float[Array, "m d"]) -> Gram:
         """The Gram matrices of the rows of x (first argument) against those of y."""
-        squares = squared_distances(x, y)
+        x, y = paired(x, y)
+        squares = pairs(squared_distances(x, y), x)
         h = as_bandwidth(self.bandwidth)(squares, x.shape[1])
         return Gram(x, y, *self.profile(squares, h))
 

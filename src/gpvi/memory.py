@@ -21,12 +21,21 @@ def available() -> int | None:
         return None
 
 
-def shortage(needed: int | None) -> str | None:
+def needed(program: jax.stages.Compiled) -> int | None:
+    """Bytes of a compiled program: arguments, results and what it needs in between; None where nothing tells."""
+    found = program.memory_analysis()
+    if found is None:
+        return None
+    beyond = found.output_size_in_bytes - found.alias_size_in_bytes
+    return found.argument_size_in_bytes + beyond + found.temp_size_in_bytes
+
+
+def shortage(wanted: int | None) -> str | None:
     """What to know where so many bytes are more than there are."""
     there = available()
-    if needed is None or there is None or needed <= there:
+    if wanted is None or there is None or wanted <= there:
         return None
     return (
-        f"a step needs {needed / GIB:.1f} GiB and {there / GIB:.1f} GiB are free: the run may be killed. Use fewer "
+        f"a step needs {wanted / GIB:.1f} GiB and {there / GIB:.1f} GiB are free: the run may be killed. Use fewer "
         "particles, a smaller batch_size, or a generator whose last layer is factorised (rank=)"
     )

@@ -43,6 +43,14 @@ def batch_indices(
     return permuted(indices, size, key=jax.random.fold_in(key, epoch))
 
 
+def chunk_indices(
+    first: Int[Array, ""], length: int, size: int, batch_size: int, *, key: PRNGKeyArray
+) -> Int[Array, "steps b"]:
+    """The data of `length` mini-batches, the first of them number `first`."""
+    steps = first + jnp.arange(length)
+    return jax.vmap(lambda step: batch_indices(step, size, batch_size, key=key))(steps)
+
+
 def _hash(value: UInt32[Array, " b"], salt: UInt32[Array, ""]) -> UInt32[Array, " b"]:
     """A 32-bit mixer: multiply, xor and shift until every input bit reaches every output bit."""
     value = (value ^ salt) * jnp.uint32(0x9E3779B1)

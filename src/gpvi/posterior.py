@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -27,8 +28,10 @@ from gpvi.generators import AbstractGenerator, Preconditioned
 from gpvi.methods import Method
 from gpvi.methods.base import State, log_standard_normal
 from gpvi.methods.transport import Amortized
-from gpvi.target import Target, Whitened, at_once
+from gpvi.target import Target, Whitened, scores
 
+MOST_LAYERS = 1_000
+"""Of a generator that is loaded."""
 DRAWS, ENTRIES = 4_000, 2**26
 """How many draws a diagnosis takes where nobody says, and how many numbers they may be."""
 
@@ -65,7 +68,7 @@ class Posterior:
         method: Method,
         model: AbstractGenerator | Particles,
         affine: Affine,
-        names: tuple[str, ...],
+        names: tuple[str, ...] | Callable[[], tuple[str, ...]],
         training: Training,
         target: Target | None = None,
         auxiliary: PyTree = None,
@@ -73,7 +76,7 @@ class Posterior:
         self.method = method
         self.model = model
         self.affine = affine
-        self.names = names
+        self._names = names
         self.training = training
         self.target = target
         self.auxiliary = auxiliary
@@ -87,7 +90,12 @@ class Posterior:
         """The posterior that a finished state holds."""
         model = state.learner.model
         model = model.generator if isinstance(model, Sampler) else model
-        return cls(method, model, affine, target.names, training, target, state.auxiliary)
+        return cls(method, model, affine, lambda: target.names, training, target, state.auxiliary)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """One for each coordinate; of a target, made when they are asked for."""
+        return self._names() if callable(self._names) else self._names
 
     def __repr__(self) -> str:
         done, planned = self.training.steps, self.training.planned
@@ -127,7 +135,7 @@ class Posterior:
                 f"pass Target(…, dtype={self.dtype.name!r})."
             )
         return Posterior(
-            self.method, self.model, self.affine, self.names, self.training, target, self.auxiliary
+            self.method, self.model, self.affine, self._names, self.training, target, self.auxiliary
         )
 
     def sample(self, n: int, *, key: PRNGKeyArray) -> Float[Array, "n d"]:
@@ -208,7 +216,7 @@ class Posterior:
         return Diagnosis(
             verdict=said,
             fold=fold,
-            condition=float(conditioning(self.generator.generator, few)),
+            condition=float(_conditioning(self.generator.generator, few)),
             density=kind,
             missing=missed,
             weighting=moments,
@@ -362,12 +370,13 @@ def load(directory: str | os.PathLike[str]) -> Posterior:
         raise
     except Exception as error:  # whatever a foreign document makes of the constructors is its fault
         raise StorageError(
-            f"{directory} does not hold a posterior that this version of gpvi can read: {error!r}. "
+            f"{directory} does not hold a posterior that this version of gpvi can read: {repr(error)[:500]}. "
             "It may come from another version, or have been edited."
         ) from error
 
 
 def _from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Posterior:
+    _expect(_layers(document["method"]) <= MOST_LAYERS, "it has too many layers")
     method, training = specs.from_json(document["method"]), document["training"]
     dim, dtype = document["dim"], document["dtype"]
     _expect(isinstance(method, Method), f"method is {method!r}")
@@ -400,6 +409,17 @@ def _from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> P
     return Posterior(method, model, affine, names, record)
 
 
+def _layers(specification: Any) -> int | float:
+    """The layers, at most, that a specification names: the shape of each takes time to find."""
+    if isinstance(specification, list):
+        return len(specification) + sum(map(_layers, specification))
+    if not isinstance(specification, dict):
+        return 0
+    named = (specification.get(name) for name in ("layers", "depth", "hidden_layers"))
+    own = sum(value for value in named if isinstance(value, int | float))
+    return own + sum(map(_layers, specification.values()))
+
+
 def _expect(holds: bool, otherwise: str) -> None:
     if not holds:
         raise StorageError(f"the saved document is not of a posterior: {otherwise[:200]}.")
@@ -408,7 +428,10 @@ def _expect(holds: bool, otherwise: str) -> None:
 def _filled(
     method: Method, dim: int, dtype: np.dtype, affine_kind: str, arrays: dict[str, np.ndarray]
 ) -> tuple[AbstractGenerator | Particles, Affine]:
-    """The model of a specification with the stored arrays in its leaves, built once their shapes are seen to fit."""
+    """The model of a specification with the stored arrays in its leaves, whose shapes must be those it would have.
+
+    Nothing of it is computed: only its shape is found.
+    """
     import optax
 
     shape = Target(
@@ -421,21 +444,22 @@ def _filled(
         scale = jnp.zeros((dim,) if affine_kind == "diagonal" else (dim, dim), dtype)
         return model, Affine(jnp.zeros(dim, dtype), scale)
 
-    for name, leaf in _named_arrays(*eqx.filter_eval_shape(build)):
+    form = eqx.filter_eval_shape(build)
+    for name, leaf in _named_arrays(*form):
         stored = arrays.get(name)
         if stored is None or stored.shape != leaf.shape or stored.dtype != leaf.dtype:
             found = "none" if stored is None else f"{stored.dtype}{list(stored.shape)}"
             raise StorageError(
-                f"the saved array {name} does not fit {method}: expected {leaf.dtype}{list(leaf.shape)}, found {found}."
+                f"the saved array {name} does not fit {str(method)[:500]}: expected {leaf.dtype}{list(leaf.shape)}, "
+                f"found {found}."
             )
-    built = build()
-    filled = {name: jnp.asarray(arrays[name]) for name, _ in _named_arrays(*built)}
+    filled = {name: jnp.asarray(arrays[name]) for name, _ in _named_arrays(*form)}
     return tuple(  # pyright: ignore[reportReturnType]
         jax.tree_util.tree_map_with_path(
             lambda path, leaf, prefix=prefix: filled.get(prefix + jax.tree_util.keystr(path), leaf),
             tree,
         )
-        for prefix, tree in zip(("model", "affine"), built, strict=True)
+        for prefix, tree in zip(("model", "affine"), form, strict=True)
     )
 
 
@@ -454,6 +478,9 @@ def _thinned(rows: int, chains: int, most: int) -> np.ndarray:
     draws = rows // chains
     kept = np.linspace(0, draws - 1, min(draws, max(1, most // chains))).round().astype(int)
     return (kept[:, None] * chains + np.arange(chains)).ravel()
+
+
+_conditioning = eqx.filter_jit(conditioning)
 
 
 @eqx.filter_jit
@@ -478,18 +505,18 @@ def _log_prob(generator: AbstractGenerator, x: Float[Array, "n d"]) -> Float[Arr
 
 @eqx.filter_jit
 def _log_densities(target: Target, x: Float[Array, "n d"]) -> Float[Array, " n"]:
-    return jax.lax.map(target.log_density, x, batch_size=at_once(target.dim))
+    return target.log_densities(x)
 
 
 def _stein(density: Whitened, u: Float[Array, "n d"], key: PRNGKeyArray) -> dict[str, Any]:
     """The checks that need no density, in the coordinates of training."""
-    scores = _scores(density, u)
-    finite = jnp.isfinite(scores).all(1)
+    at = _scores(density, u)
+    finite = jnp.isfinite(at).all(1)
     if finite.sum() < 3:
         return {}
-    u, scores = u[finite], scores[finite]
-    mean, spread = stein.identities(u, scores)
-    found = stein.discrepancy(u, scores, key=key)
+    u, at = u[finite], at[finite]
+    mean, spread = stein.identities(u, at)
+    found = stein.discrepancy(u, at, key=key)
     return {
         "stein_mean": float(jnp.abs(mean).max()),
         "stein_spread": (float(spread.min()), float(spread.max())),
@@ -500,4 +527,4 @@ def _stein(density: Whitened, u: Float[Array, "n d"], key: PRNGKeyArray) -> dict
 
 @eqx.filter_jit
 def _scores(density: Whitened, u: Float[Array, "n d"]) -> Float[Array, "n d"]:
-    return jax.lax.map(jax.grad(density.log_density), u, batch_size=at_once(density.dim))
+    return scores(density, u)

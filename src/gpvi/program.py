@@ -18,12 +18,24 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
-from gpvi.carriers import Particles
-from gpvi.mesh import LARGE, Layout, active, data_rows, whole
+from gpvi.carriers import Chains, Particles
+from gpvi.hosts import at_hand
+from gpvi.memory import needed
+from gpvi.mesh import (
+    PARTICLES,
+    Layout,
+    active,
+    bytes_at_each,
+    data_rows,
+    dividing,
+    everywhere,
+    shared_out,
+    whole,
+)
 from gpvi.methods import Method
-from gpvi.methods.base import Partitioned, State
+from gpvi.methods.base import Independent, State
 from gpvi.minibatch import chunk_indices
-from gpvi.target import Density
+from gpvi.target import Density, Whitened
 
 CHUNKS = 50
 LONGEST_CHUNK = 1_000
@@ -53,10 +65,45 @@ class Plan:
         """How the state lies on the mesh: particles always in parts, parameters where they are large."""
         if self.mesh is None:
             return None
+        names = self.mesh.axis_names
         if self.lanes is not None:
-            return Layout(self.mesh, "first", 0)
-        axis = self.method.partition if isinstance(self.method, Partitioned) else "longest"
-        return Layout(self.mesh, axis, 0 if isinstance(state.learner.model, Particles) else LARGE)
+            return Layout(self.mesh, names, 0, first=True)
+        model = state.learner.model
+        if isinstance(model, Chains):
+            return Layout(self.mesh, ())
+        if not isinstance(model, Particles):
+            return Layout(self.mesh, names)
+        if isinstance(self.method, Independent):
+            return Layout(self.mesh, tuple(n for n in names if n == PARTICLES), 0, first=True)
+        return Layout(self.mesh, (dividing(names),), 0)
+
+    def place(self, arrays: PyTree, state: State) -> PyTree:
+        """The arrays of such a state where they are kept."""
+        layout = self.layout(state)
+        return arrays if layout is None else layout.place(arrays)
+
+    def place_target(self, density: Whitened) -> Whitened:
+        """The target with its data shared out, and all else at every device."""
+        if self.mesh is None:
+            return density
+        if self.lanes is not None:
+            leaves, structure = jax.tree.flatten(eqx.filter(density, eqx.is_array))
+            lanes = Layout(self.mesh, self.mesh.axis_names, 0, first=True)
+            placed = [
+                leaf if shared else lanes.place(leaf)
+                for leaf, shared in zip(leaves, self.shared, strict=True)
+            ]
+            own = eqx.combine(jax.tree.unflatten(structure, placed), density)
+            return everywhere(own, self.mesh)
+        data = shared_out(density.target.data, self.mesh)
+        held = eqx.tree_at(lambda d: d.target.data, density, data, is_leaf=lambda x: x is None)
+        return everywhere(held, self.mesh)
+
+    def collect(self, arrays: PyTree) -> PyTree:
+        """The arrays of a state on one device, wherever their parts are."""
+        return (
+            arrays if self.mesh is None else jax.tree.map(lambda a: jnp.asarray(at_hand(a)), arrays)
+        )
 
     @property
     def chunk(self) -> tuple[int, bool]:
@@ -120,14 +167,11 @@ class Program:
     def memory(
         self, arrays: PyTree, target: Density, key: PRNGKeyArray, batches: PyTree = None
     ) -> int | None:
-        """Bytes at the height of a run, which keeps two more copies of the state to go back to."""
+        """Bytes of a device at the height of a run, which keeps two more copies of the state to go back to."""
         arguments = (arrays, eqx.filter(target, eqx.is_array), key, jnp.asarray(0), batches)
-        found = self.compiled(*arguments).memory_analysis()
-        if found is None:
-            return None
-        state = sum(leaf.nbytes for leaf in jax.tree.leaves(arrays))
-        needed = found.argument_size_in_bytes + found.output_size_in_bytes
-        return needed - found.alias_size_in_bytes + found.temp_size_in_bytes + 2 * state
+        found = needed(self.compiled(*arguments))
+        state = sum(bytes_at_each(leaf) for leaf in jax.tree.leaves(arrays))
+        return None if found is None else found + 2 * state
 
 
 def compile_chunk(plan: Plan, target: Density, state: State) -> Program:

@@ -12,6 +12,8 @@ from gpvi.methods.base import State
 from gpvi.pace import Assessment
 
 RETRIES = 8
+TOLERATED = 0.05
+"""The share of draws at which log p is not finite that goes without saying."""
 
 
 class Run:
@@ -87,6 +89,18 @@ class Run:
             {name: values[number] for name, values in parts.items()}
             for number in range(len(chunks))
         ]
+
+
+def rejections(history: dict[str, np.ndarray]) -> str | None:
+    """What to know of the draws of the last steps, a tenth of all or 20, at which log p was not finite."""
+    rejected = history.get("rejected", np.zeros(1))
+    share = float(rejected[..., -max(20, rejected.shape[-1] // 10) :].mean())
+    if not share > TOLERATED:
+        return None
+    return (
+        f"{share:.0%} of the last draws fell where log p is not finite, and counted for nothing: the posterior is not "
+        "known there. Write a coordinate with a bounded range in an unconstrained one (see target.debug())"
+    )
 
 
 class Failure(NamedTuple):

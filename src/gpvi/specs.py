@@ -86,11 +86,12 @@ def from_json(value: Any) -> Any:
         name = fields.pop("type", None)
         if not isinstance(name, str) or name not in _registry:
             raise StorageError(
-                f"the saved specification names {name!r}, which this version of gpvi does not know. "
+                f"the saved specification names {str(name)[:80]!r}, which this version of gpvi does not know. "
                 "It may come from a newer version: upgrade gpvi."
             )
         try:
             return _registry[name](**{key: from_json(item) for key, item in fields.items()})
         except (TypeError, ValueError, AttributeError, NotAvailableError) as error:
-            raise StorageError(f"the saved specification of {name} is invalid: {error}") from error
+            why = str(error)[:500]
+            raise StorageError(f"the saved specification of {name} is invalid: {why}") from error
     return value

@@ -81,6 +81,7 @@ _DTYPES = {
     "BOOL": np.dtype("?"),
 }
 _RESERVED_NAME = "__metadata__"  # by safetensors
+_TEMPORARY = re.compile(r"\.gpvi-[0-9a-f]{16}\.tmp")
 _CHECKSUM_LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _OPEN_FLAGS = (
     os.O_RDONLY
@@ -101,11 +102,11 @@ def write(
     `directory` in one rename (or, over an earlier save, one exchange). Parents are created. Only
     nothing, an empty directory or an earlier save is replaced. Tuples are saved as lists.
     """
-    target = Path(os.path.realpath(directory))
+    target = Path(os.path.realpath(os.path.expanduser(directory)))
     _check_replaceable(target)
     encoded = _encode(document, "document")
     tensors = {name: _storable(name, array) for name, array in arrays.items()}
-    temporary = target.with_name(f".gpvi-{secrets.token_hex(8)}.tmp")
+    temporary = target.with_name(_temporary_name())
     try:
         os.makedirs(target.parent, exist_ok=True)
         os.mkdir(temporary)
@@ -125,7 +126,7 @@ def read(directory: str | os.PathLike[str]) -> tuple[dict[str, Json], dict[str, 
 
     A failure while another process was replacing the save is not damage, so it is read again.
     """
-    path = Path(directory)
+    path = Path(directory).expanduser()
     for _ in range(_READ_ATTEMPTS):
         before = _state(path)
         try:
@@ -137,6 +138,18 @@ def read(directory: str | os.PathLike[str]) -> tuple[dict[str, Json], dict[str, 
         f"{path} was replaced during each of {_READ_ATTEMPTS} attempts to read it. "
         "Stop the process that writes it, or copy the directory and read the copy."
     )
+
+
+def sweep(directory: Path) -> None:
+    """Remove what processes that were killed left of saves in `directory`, to which nobody else may be writing."""
+    with suppress(OSError):
+        for name in os.listdir(directory):
+            if _TEMPORARY.fullmatch(name):
+                _remove(directory / name)
+
+
+def _temporary_name() -> str:
+    return f".gpvi-{secrets.token_hex(8)}.tmp"
 
 
 def _write_files(directory: Path, document: Json, tensors: dict[str, np.ndarray]) -> None:

@@ -5,6 +5,7 @@ log p(x) = (N/B Σ_{i∈batch} log p(y_i | x) + log p(x)) / T, whose score is un
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
@@ -14,10 +15,16 @@ import numpy as np
 from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray, PyTree, Scalar
 
 from gpvi.affine import Affine
-from gpvi.errors import InputError, NotAvailableError
+from gpvi.errors import GPVIError, InputError, NotAvailableError
+from gpvi.hosts import at_hand, parts
 from gpvi.indexing import index_out_of_range
+from gpvi.mesh import rows
 from gpvi.models import Model
 from gpvi.preflight import Preflight, preflight
+from gpvi.stream import Stream
+
+SAMPLED_ROWS = 10_000
+"""Rows that stand for all of a stream where a start is looked for."""
 
 
 @runtime_checkable
@@ -31,8 +38,11 @@ class Density(Protocol):
     @property
     def size(self) -> int | None: ...
     @property
+    def stream(self) -> Stream | None: ...
+    @property
     def draws_its_start(self) -> bool: ...
     def log_density(self, x: Float[Array, " d"], batch: PyTree = None) -> Scalar: ...
+    def log_densities(self, x: Float[Array, "n d"]) -> Float[Array, " n"]: ...
     def batch(self, indices: Int[Array, " b"]) -> PyTree: ...
     def starting_points(self, n: int, *, key: PRNGKeyArray) -> Float[Array, "n d"]: ...
     def local_log_density(
@@ -56,12 +66,12 @@ class Target(eqx.Module):
     dim: d. May be left out where `initial` is given.
     log_likelihood: (x, batch) → log-likelihood of each datum of the batch, (B,), or their sum.
     log_prior: x → scalar; flat when left out.
-    data: a pytree of arrays that share their first axis, of length N.
+    data: a pytree of arrays that share their first axis, of length N; or a `gpvi.Stream` of rows that stay on disk.
     temperature: T; the whole log-density is divided by it (1 is the posterior, < 1 a cold one).
     initial: where training starts: a point where the log-density is finite (the origin by default), or a function
         key → point that draws such points, as a prior or the initialisation of a network does.
     dtype: float32 or float64; follows JAX's x64 setting by default.
-    names: one name for each coordinate.
+    names: one name for each coordinate, or a function that gives them when they are asked for.
 
     Functions are traced once for each target: after changing what they close over, make a new one. An `equinox.Module`
     holds its data as leaves and closes over nothing, so that targets made of modules share compiled programs.
@@ -72,11 +82,11 @@ class Target(eqx.Module):
     dim: int = eqx.field(static=True)
     temperature: float = eqx.field(static=True)
     dtype: np.dtype = eqx.field(static=True)
-    names: tuple[str, ...] = eqx.field(static=True)
+    naming: tuple[str, ...] | Callable[[], Sequence[str]] | None = eqx.field(static=True)
     batch_size: int | None = eqx.field(static=True)
     model: Model | None = eqx.field(static=True)
     initial: Float[Array, " d"]
-    data: PyTree[Array]
+    data: PyTree[Array] | Stream
     _draw_initial: Callable | None
     _log_density: Callable | None
     _log_likelihood: Callable | None
@@ -94,7 +104,7 @@ class Target(eqx.Module):
         temperature: float | int = 1.0,
         initial: Sequence[float] | Array | np.ndarray | Callable | None = None,
         dtype: DTypeLike | None = None,
-        names: Sequence[str] | None = None,
+        names: Sequence[str] | Callable[[], Sequence[str]] | None = None,
         batch_size: int | None = None,
         model: Model | None = None,
     ):
@@ -139,10 +149,10 @@ class Target(eqx.Module):
             raise InputError(
                 "initial holds NaN or infinity; give a point where the log-density is finite."
             )
-        self.names = tuple(f"x[{i}]" for i in range(self.dim)) if names is None else tuple(names)
-        if len(self.names) != self.dim:
+        self.naming = names if names is None or callable(names) else tuple(names)
+        if isinstance(self.naming, tuple) and len(self.naming) != self.dim:
             raise InputError(
-                f"{len(self.names)} names for dim={self.dim}: give one name for each coordinate."
+                f"{len(self.naming)} names for dim={self.dim}: give one name for each coordinate."
             )
         with self.precision():
             self.initial = jnp.asarray(point, self.dtype)
@@ -203,16 +213,20 @@ class Target(eqx.Module):
         return cls(**of_vector, **(start | options), model=found)
 
     def debug(self, *, key: PRNGKeyArray | None = None) -> Preflight:
-        """Look for what would make training fail: print the result; see `findings` and `ok` of it."""
+        """Look for what would make training fail: print the result; see `findings` and `ok` of it.
+
+        Of streamed data it sees a sample.
+        """
         with self.precision():
+            some = self.sample()
             return preflight(
-                self.log_density,
+                self.log_density if some is None else partial(self.log_density, batch=some),
                 self.initial,
                 names=self.names,
                 key=jax.random.key(0) if key is None else key,
                 returned=self._returned,
                 log_likelihood=self._log_likelihood,
-                data=self.data,
+                data=self.data if some is None else some,
             )
 
     def precision(self):
@@ -220,14 +234,43 @@ class Target(eqx.Module):
         return jax.enable_x64(True) if self.dtype == np.dtype("float64") else jax.enable_x64(False)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """One for each coordinate; made when asked for, since a network may have 10⁷ weights."""
+        if self.naming is None:
+            return tuple(f"x[{i}]" for i in range(self.dim))
+        return tuple(self.naming() if callable(self.naming) else self.naming)
+
+    @property
     def size(self) -> int | None:
         """N, the number of data in the mini-batch form."""
+        if isinstance(self.data, Stream):
+            return self.data.size
         leaves = jax.tree.leaves(self.data)
         return leaves[0].shape[0] if leaves else None
 
-    def batch(self, indices: Int[Array, " b"]) -> PyTree:
-        """The data with these indices."""
+    @property
+    def stream(self) -> Stream | None:
+        """The data, where they are streamed."""
+        return self.data if isinstance(self.data, Stream) else None
+
+    def batch(self, indices: Int[Array | np.ndarray, " b"]) -> PyTree:
+        """The data with these indices; of a stream they are read, so that the indices must be at hand."""
+        if isinstance(self.data, Stream):
+            return jax.tree.map(jnp.asarray, self.data.rows(np.asarray(indices)))
         return jax.tree.map(lambda leaf: leaf[indices], self.data)
+
+    def sample(self) -> PyTree:
+        """Rows from everywhere that stand for all data, where these are streamed or lie in other processes.
+
+        None where they are at hand.
+        """
+        if isinstance(self.data, Stream):
+            few = min(SAMPLED_ROWS, self.data.batches(1))
+            return jax.tree.map(jnp.asarray, self.data.sample(few))
+        if self.size is None or all(a.is_fully_addressable for a in jax.tree.leaves(self.data)):
+            return None
+        few = np.linspace(0, self.size - 1, min(SAMPLED_ROWS, self.size)).astype(int)
+        return jax.tree.map(lambda leaf: jnp.asarray(at_hand(leaf[few])), self.data)
 
     @property
     def draws_its_start(self) -> bool:
@@ -245,10 +288,51 @@ class Target(eqx.Module):
         if self._log_density is not None:
             return self._log_density(x) / self.temperature
         assert self._log_likelihood is not None and self.size is not None
+        if batch is None and isinstance(self.data, Stream):
+            return self.log_densities(x[None])[0]
         batch = self.data if batch is None else batch
         terms = jnp.asarray(self._log_likelihood(x, batch))
         total = terms.sum() * (self.size / jax.tree.leaves(batch)[0].shape[0])
         prior = 0.0 if self._log_prior is None else self._log_prior(x)
+        return (total + prior) / self.temperature
+
+    def log_densities(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """log p at many points; a stream is passed over once, block by block, and never kept."""
+        stream, log_likelihood = self.data, self._log_likelihood
+        if not isinstance(stream, Stream) or log_likelihood is None:
+            return jax.lax.map(self.log_density, x, batch_size=at_once(self.dim))
+
+        def block(first: Int[Array, ""], count: int) -> PyTree:
+            form = jax.tree.map(
+                lambda a: jax.ShapeDtypeStruct((count, *a.shape), device_dtype(a.dtype)),
+                stream.row,
+            )
+
+            def read(first: Any) -> PyTree:
+                found = stream.rows(int(first) + np.arange(count))
+                return jax.tree.map(lambda a, as_: a.astype(as_.dtype), found, form)
+
+            return jax.pure_callback(read, form, first)
+
+        @partial(jax.checkpoint, static_argnums=(1,))
+        def terms(first: Int[Array, ""], count: int, x: Float[Array, "n d"]) -> Float[Array, " n"]:
+            batch = block(first, count)
+            return jax.lax.map(
+                jax.checkpoint(lambda point: jnp.sum(log_likelihood(point, batch))),
+                x,
+                batch_size=at_once(self.dim),
+            ).astype(self.dtype)
+
+        count = stream.block
+        whole, rest = divmod(stream.size, count)
+        total, _ = jax.lax.scan(
+            lambda total, number: (total + terms(number * count, count, x), None),
+            jnp.zeros(len(x), self.dtype),
+            jnp.arange(whole),
+        )
+        if rest:
+            total = total + terms(jnp.asarray(whole * count), rest, x)
+        prior = 0.0 if self._log_prior is None else jax.vmap(self._log_prior)(x)
         return (total + prior) / self.temperature
 
     def local_log_density(
@@ -264,10 +348,10 @@ class Target(eqx.Module):
         It needs a `log_likelihood` with a method `local(mean, scale, batch, key=key)`, as those of `gpvi.bnn` are.
         """
         local = getattr(self._log_likelihood, "local", None)
-        if local is None or self.size is None:
+        if local is None or self.size is None or (batch is None and self.stream is not None):
             raise NotAvailableError(
                 "this target's log-likelihood cannot draw for each datum apart. Use MeanFieldVI(local=False), or a "
-                "network of gpvi.bnn."
+                "network of gpvi.bnn (with batch_size=, where its data are streamed)."
             )
         batch = self.data if batch is None else batch
         likelihood_key, prior_key = jax.random.split(key)
@@ -280,15 +364,22 @@ class Target(eqx.Module):
 
     @property
     def log_likelihood_terms(self) -> Callable | None:
-        """x → the log-likelihood of all data, one value for each where the function gives that."""
+        """x → the log-likelihood of all data, one value for each where the function gives that.
+
+        None of streamed data: a value for each of them at every draw would not fit, either.
+        """
         log_likelihood, data = self._log_likelihood, self.data
-        return None if log_likelihood is None else lambda x: log_likelihood(x, data)
+        if log_likelihood is None or isinstance(data, Stream):
+            return None
+        return lambda x: log_likelihood(x, data)
 
     def _returned(self, x):
         """What the given functions return at x, before it is scaled."""
         if self._log_likelihood is None:
             return self._log_density(x)  # pyright: ignore[reportOptionalCall]
-        total = jnp.sum(self._log_likelihood(x, self.data))
+        few = isinstance(self.data, Stream)
+        data = self.batch(np.arange(min(8, self.data.size))) if few else self.data
+        total = jnp.sum(self._log_likelihood(x, data))
         return total if self._log_prior is None else total + self._log_prior(x)
 
     def score(self, x: Float[Array, " d"], batch: PyTree = None) -> Float[Array, " d"]:
@@ -298,14 +389,17 @@ class Target(eqx.Module):
     def check(self, batch_size: int | None = None) -> None:
         """Refuse a log-density that cannot be used, before anything long is compiled.
 
-        Values are those of all data or, given a batch size, of the first so many: training sees no more at once.
+        Values are those of all data or, given a batch size, of the first so many: training sees no more at once. Of
+        streamed data they are those of a sample.
         """
         shape = jax.ShapeDtypeStruct((self.dim,), self.dtype)
         try:
             out = jax.eval_shape(self._returned, shape)
-        except (TypeError, ValueError, IndexError) as error:
+        except GPVIError:
+            raise
+        except Exception as error:  # whatever the user's function raises
             raise InputError(
-                f"the log-density fails on a vector of shape ({self.dim},): {error}. "
+                f"the log-density fails on a vector of shape ({self.dim},): {type(error).__name__}: {error}. "
                 f"Check dim={self.dim} and that the function takes one point."
             ) from error
         beyond = index_out_of_range(self._returned, self.dim, self.dtype)
@@ -321,7 +415,7 @@ class Target(eqx.Module):
             )
         if not jnp.issubdtype(out.dtype, jnp.floating):
             raise InputError(f"the log-density returns dtype {out.dtype}; it must return a float.")
-        batch = None if batch_size is None else self.batch(jnp.arange(batch_size))
+        batch = self.sample() if batch_size is None else self.batch(jnp.arange(batch_size))
         try:
             value, slope = _value_and_slope(self, self.initial, batch)
         except ValueError as error:
@@ -371,6 +465,11 @@ class Whitened(eqx.Module):
         return self.target.size
 
     @property
+    def stream(self) -> Stream | None:
+        """The data, where they are streamed."""
+        return self.target.stream
+
+    @property
     def draws_its_start(self) -> bool:
         """Whether the starting points are the target's own."""
         return self.target.draws_its_start
@@ -388,6 +487,10 @@ class Whitened(eqx.Module):
     def log_density(self, x: Float[Array, " d"], batch: PyTree = None) -> Scalar:
         """log p(u)."""
         return self.target.log_density(self.affine(x), batch) + self.affine.log_det()
+
+    def log_densities(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """log p at many points."""
+        return self.target.log_densities(jax.vmap(self.affine)(x)) + self.affine.log_det()
 
     def local_log_density(
         self,
@@ -427,14 +530,27 @@ class Evaluation(NamedTuple):
         return 1.0 - self.finite.mean()
 
 
+def device_dtype(dtype: np.dtype) -> np.dtype:
+    """What arrays of this type become in JAX, at the precision of the moment."""
+    return np.dtype(jnp.asarray(np.empty(0, dtype)).dtype)
+
+
 def at_once(dim: int) -> int:
     """How many points are evaluated side by side where only their values are wanted: about 10⁶ numbers."""
     return max(1, min(1_000, 1_000_000 // dim))
 
 
+def scores(target: Density, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    """∇ log p at the rows of x; one pass over streamed data."""
+    if target.stream is None:
+        return jax.lax.map(jax.grad(target.log_density), x, batch_size=at_once(target.dim))
+    return jax.grad(lambda x: target.log_densities(x).sum())(x)
+
+
 def evaluate(target: Density, x: Float[Array, "n d"], batch: PyTree = None) -> Evaluation:
     """log p and scores at the rows of x; a draw with a non-finite value or score counts for nothing."""
-    log_density, score = jax.vmap(jax.value_and_grad(target.log_density), (0, None))(x, batch)
+    value_and_score = jax.vmap(jax.value_and_grad(target.log_density), (0, None))
+    log_density, score = rows(value_and_score(rows(x), batch))
     finite = jnp.isfinite(log_density) & jnp.isfinite(score).all(1)
     return Evaluation(
         jnp.where(finite, log_density, 0.0), jnp.where(finite[:, None], score, 0.0), finite
@@ -442,20 +558,22 @@ def evaluate(target: Density, x: Float[Array, "n d"], batch: PyTree = None) -> E
 
 
 def _checked_data(data: PyTree) -> PyTree:
+    if isinstance(data, Stream):
+        return data
     lengths = set()
     for path, leaf in jax.tree.leaves_with_path(data):
         name = "data" + jax.tree_util.keystr(path)
-        array = np.asarray(leaf)
-        if array.ndim == 0:
-            raise InputError(
-                f"{name} is a single number; each array of data needs a first axis of length N."
-            )
-        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-            where = np.argwhere(~np.isfinite(array))[0]
-            raise InputError(
-                f"{name} holds {array[tuple(where)]} at index {tuple(map(int, where))}: remove or impute it."
-            )
-        lengths.add(array.shape[0])
+        for array in parts(leaf):
+            if array.ndim == 0:
+                raise InputError(
+                    f"{name} is a single number; each array of data needs a first axis of length N."
+                )
+            if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+                where = np.argwhere(~np.isfinite(array))[0]
+                raise InputError(
+                    f"{name} holds {array[tuple(where)]} at index {tuple(map(int, where))}: remove or impute it."
+                )
+        lengths.add(np.shape(leaf)[0])
     if len(lengths) > 1:
         raise InputError(
             f"the arrays of data have different lengths {sorted(lengths)} along their first axis."

@@ -8,7 +8,7 @@ runs far below the speed of a matrix product. The same sum
 is the product of w, as an (o, u v c) matrix, with the patches of x (rows u, v, c; columns b, i, j), and stays one,
 with a batch axis, for many w. Where x is shared by the particles, as the data are in a first layer, its patches are
 formed once. The long axis b, i, j comes last: with patches as rows instead, the products are thin and the copies
-strided. `benchmarks/convolution.py` measures the forms.
+strided. `gpvi bench --case convolution` measures the forms.
 """
 
 from typing import Literal

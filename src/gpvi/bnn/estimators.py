@@ -29,7 +29,7 @@ from gpvi.bnn.priors import FanIn, Prior, Sparse
 from gpvi.bnn.standardisation import Standardisation
 from gpvi.carriers import Particles
 from gpvi.errors import InputError
-from gpvi.fit import fit
+from gpvi.fit import fit, fit_seeds
 from gpvi.methods import GPVI, METHODS, Method
 from gpvi.methods.base import Selective
 from gpvi.posterior import Posterior
@@ -60,6 +60,7 @@ class _BayesianMLP(BaseEstimator):
         steps: Any,
         batch_size: Any,
         draws: Any,
+        members: Any,
         random_state: Any,
         verbose: Any,
     ):
@@ -71,6 +72,7 @@ class _BayesianMLP(BaseEstimator):
         self.steps = steps
         self.batch_size = batch_size
         self.draws = draws
+        self.members = members
         self.random_state = random_state
         self.verbose = verbose
 
@@ -83,39 +85,52 @@ class _BayesianMLP(BaseEstimator):
         """The likelihood of the encoded y, and how many outputs the network needs for it."""
 
     @property
+    def posterior_(self) -> Posterior:
+        """The posterior; the first of `posteriors_` where there are several members."""
+        return self.posteriors_[0]
+
+    @property
     def predictive_(self) -> Predictive:
         """The predictive distribution of the encoded y given `x_scaler_.transform(X)`."""
         check_is_fitted(self)
-        return Predictive(self.posterior_, self.network_, self.likelihood_)
+        return Predictive(self.posteriors_, self.network_, self.likelihood_)
 
     def _start(self, X: np.ndarray, y: np.ndarray) -> None:
         self.x_scaler_ = Standardisation.of(X)
         self._seed = _seed(self.random_state)
         self._updates = 0
-        self._learn(self.x_scaler_.transform(X), self._encoded(y), "auto")
+        self._learn(self.x_scaler_.transform(X), self._encoded(y), ())
 
     def _continue(self, X: np.ndarray, y: np.ndarray) -> None:
         new = self.x_scaler_.transform(X), self._encoded(y)
         X, y = (np.concatenate(both) for both in zip(self._seen, new, strict=True))
-        self._learn(X, y, self.posterior_)
+        self._learn(X, y, self.posteriors_)
 
-    def _learn(self, X: np.ndarray, y: np.ndarray, start: Literal["auto"] | Posterior) -> None:
+    def _learn(self, X: np.ndarray, y: np.ndarray, start: Sequence[Posterior]) -> None:
+        """The posteriors of all members, each going on from where it starts."""
         _count("draws", self.draws, "Try 500.")
+        asked = _count("members", self.members, "1 is a single posterior, 5 a usual ensemble.")
+        members = len(start) or asked
         likelihood, outputs = self._likelihood(y)
         network = mlp((X.shape[1], *self._hidden_sizes(), outputs), self.activation)
         dim = network.size + len(likelihood.extra(outputs))
         method = _as_method(self.method, dim)
         prior = _default_prior(method) if _is(self.prior, "auto") else self.prior
         posterior = target(network, likelihood, prior, X, y, temperature=self.temperature)
-        self.posterior_ = fit(
-            posterior,
-            method,
-            key=jax.random.fold_in(jax.random.key(self._seed), self._updates),
-            steps=method.default_steps(dim) if self.steps is None else self.steps,
-            batch_size=self._batch(method, len(X)),
-            progress=bool(self.verbose),
-            init=start,
-        )
+        key = jax.random.fold_in(jax.random.key(self._seed), self._updates)
+        options: dict[str, Any] = {
+            "steps": method.default_steps(dim) if self.steps is None else self.steps,
+            "batch_size": self._batch(method, len(X)),
+            "progress": bool(self.verbose),
+        }
+        if members > 1 and not start:
+            self.posteriors_ = tuple(fit_seeds([posterior] * members, method, key=key, **options))
+        else:
+            keys = [key] if members == 1 else jax.random.split(key, members)
+            self.posteriors_ = tuple(
+                fit(posterior, method, key=each, init=init, **options)
+                for each, init in zip(keys, start or ("auto",), strict=True)
+            )
         self.network_, self.likelihood_ = network, likelihood
         self._seen = X, y
         self._updates += 1
@@ -147,8 +162,9 @@ class _BayesianMLP(BaseEstimator):
     def _sampled(self, X: Table, n_samples: int, random_state: Any) -> np.ndarray:
         """The encoded y of n networks, (n, rows, …); particles are used again where there are too few of them."""
         X, n_samples = self._rows(X), _count("n_samples", n_samples, "Try 1.")
-        model, key = self.posterior_.model, jax.random.key(_seed(random_state))
-        at_once = len(model.positions) if isinstance(model, Particles) else n_samples
+        tables = [p.model.drawn for p in self.posteriors_ if isinstance(p.model, Particles)]
+        key = jax.random.key(_seed(random_state))
+        at_once = sum(map(len, tables)) if tables else n_samples
         keys = jax.random.split(key, -(-n_samples // at_once))
         parts = [self.predictive_.sample(X, at_once, key=each) for each in keys]
         return np.concatenate([np.asarray(part) for part in parts])[:n_samples]
@@ -156,10 +172,11 @@ class _BayesianMLP(BaseEstimator):
     def __getstate__(self) -> dict[str, Any]:
         """Without the target, which holds the data a second time and functions."""
         state: dict[str, Any] = dict(super().__getstate__())  # pyright: ignore[reportAssignmentType, reportArgumentType, reportCallIssue]
-        if "posterior_" in state:
-            whole = state["posterior_"]
-            parts = whole.method, whole.model, whole.affine, whole.names, whole.training
-            state["posterior_"] = Posterior(*parts)
+        if "posteriors_" in state:
+            state["posteriors_"] = tuple(
+                Posterior(whole.method, whole.model, whole.affine, whole.names, whole.training)
+                for whole in state["posteriors_"]
+            )
         return state
 
 
@@ -181,12 +198,15 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
     steps: of training; the method's own number by default.
     batch_size: data in each step; "auto" is 128, or all for methods that need all. None is all.
     draws: networks that predictions average over; a method with a fixed set of particles uses all of them.
+    members: posteriors trained side by side from different starts, which predict as their mixture. A generator holds
+        one mode of many; several hold several, at so many times the cost.
     random_state: a number for results that can be repeated.
     verbose: show a progress bar.
 
     Attributes
     ----------
     posterior_: the `gpvi.Posterior` over the weights and log-noise, for standardised data.
+    posteriors_: those of all members; `posterior_` is the first.
     predictive_: the `gpvi.bnn.Predictive`, for standardised data; splits the variance.
     network_, likelihood_: the parts of the model.
     x_scaler_, y_scaler_: the standardisation.
@@ -207,6 +227,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
         steps: int | None = None,
         batch_size: int | Literal["auto"] | None = "auto",
         draws: int = 500,
+        members: int = 1,
         random_state: Any = None,
         verbose: bool | int = False,
     ):
@@ -219,6 +240,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
             steps=steps,
             batch_size=batch_size,
             draws=draws,
+            members=members,
             random_state=random_state,
             verbose=verbose,
         )
@@ -237,7 +259,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
 
         Every call takes `steps` steps. The standardisation stays that of the first call.
         """
-        if not hasattr(self, "posterior_"):
+        if not hasattr(self, "posteriors_"):
             return self.fit(X, y)
         self._continue(*self._validated(X, y, reset=False))
         return self
@@ -326,13 +348,14 @@ class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
 
     Parameters
     ----------
-    hidden_layer_sizes, activation, method, prior, temperature, steps, batch_size, draws, random_state, verbose: see
-        `BayesianMLPRegressor`.
+    hidden_layer_sizes, activation, method, prior, temperature, steps, batch_size, draws, members, random_state,
+        verbose: see `BayesianMLPRegressor`.
 
     Attributes
     ----------
     classes_: the labels, in the order of the columns of `predict_proba`.
     posterior_: the `gpvi.Posterior` over the weights, for standardised inputs.
+    posteriors_: those of all members; `posterior_` is the first.
     predictive_: the `gpvi.bnn.Predictive`, for standardised inputs; gives entropy and mutual information.
     network_, likelihood_, x_scaler_, n_features_in_, feature_names_in_: see `BayesianMLPRegressor`.
 
@@ -350,6 +373,7 @@ class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
         steps: int | None = None,
         batch_size: int | Literal["auto"] | None = "auto",
         draws: int = 500,
+        members: int = 1,
         random_state: Any = None,
         verbose: bool | int = False,
     ):
@@ -362,6 +386,7 @@ class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
             steps=steps,
             batch_size=batch_size,
             draws=draws,
+            members=members,
             random_state=random_state,
             verbose=verbose,
         )
@@ -379,7 +404,7 @@ class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
         The first call names all `classes` that will ever come. Every call takes `steps` steps. The standardisation
         stays that of the first call.
         """
-        if hasattr(self, "posterior_"):
+        if hasattr(self, "posteriors_"):
             if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
                 raise ValueError(
                     f"`classes={classes!r}` is not the same as on last call to partial_fit, was: {self.classes_!r}"
@@ -477,9 +502,15 @@ def _gpvi(dim: int) -> GPVI:
     """
     if dim >= LARGE:
         return large_gpvi(dim)
-    few = generator(dim, latent=min(8, max(1, dim // 2)), scale=0.01)
-    constant = dataclasses.replace(few, scale_form="constant")
-    return GPVI(generator=constant, particles=DRAWS, learning_rate=1e-2)
+    few = generator(
+        dim,
+        latent=min(8, max(1, dim // 2)),
+        hidden=(64, 64),
+        activation="relu",
+        scale=0.01,
+        scale_form="constant",
+    )
+    return GPVI(generator=few, particles=DRAWS, learning_rate=1e-2)
 
 
 def _maker(kind: type) -> Callable[[int], Method]:

@@ -5,6 +5,7 @@ r"""From a network, a likelihood, a prior and data to a target.
 over the weights w and the likelihood's own coordinates, in mini-batch form: `gpvi.Target` scales a batch by N/B.
 """
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -17,6 +18,7 @@ from gpvi.bnn.likelihoods import Likelihood, as_likelihood
 from gpvi.bnn.networks import Network
 from gpvi.bnn.priors import Prior, as_prior
 from gpvi.errors import InputError
+from gpvi.stream import Stream
 from gpvi.target import Target
 
 ROWS = 4_096
@@ -40,7 +42,7 @@ def target(
     network: see `Network`.
     likelihood: of y given the outputs: "gaussian", "categorical", … or an object such as `Gaussian(noise=0.1)`.
     prior: of the weights: "normal", "fan-in", "mixture" or an object.
-    X, y: the data; their first axes have one length N.
+    X, y: the data; their first axes have one length N. X, or both, may be a `gpvi.Stream` of rows that stay on disk.
     temperature: T; 1 is the posterior, less a cold one.
     dtype: float32 or float64; follows JAX's x64 setting by default.
 
@@ -52,27 +54,45 @@ def target(
             "from_functions."
         )
     likelihood, prior = as_likelihood(likelihood), as_prior(prior)
-    inputs = checked_inputs(X)
-    outputs = network.outputs(inputs)
-    values = likelihood.prepare(y, outputs)
-    if len(inputs) != len(values):
-        raise InputError(f"X has {len(inputs)} rows and y {len(values)}; they must agree.")
     kind = np.dtype(jnp.result_type(float) if dtype is None else dtype)
-    data = tuple(
-        a.astype(kind) if np.issubdtype(a.dtype, np.floating) else a for a in (inputs, values)
-    )
+    inputs = checked_inputs(X.rows(np.zeros(1, int)) if isinstance(X, Stream) else X)
+    outputs = network.outputs(inputs)
+
+    def cast(*both: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple(a.astype(kind) if np.issubdtype(a.dtype, np.floating) else a for a in both)
+
+    if isinstance(X, Stream):
+        data = X.beside(
+            y if isinstance(y, Stream) else likelihood.prepare(y, outputs),
+            lambda pair: cast(checked_inputs(pair[0]), likelihood.prepare(pair[1], outputs)),
+        )
+    else:
+        values = likelihood.prepare(y, outputs)
+        if len(inputs) != len(values):
+            raise InputError(f"X has {len(inputs)} rows and y {len(values)}; they must agree.")
+        data = cast(inputs, values)
     extra = likelihood.extra(outputs)
-    names = (*network.names, *extra)
     return Target(
         log_likelihood=LogLikelihood(network, likelihood),
         log_prior=LogPrior(network, likelihood, prior),
         data=data,
-        dim=len(names),
+        dim=network.size + len(extra),
         temperature=temperature,
         initial=Initial(network, likelihood, outputs),
         dtype=dtype,
-        names=names,
+        names=Naming(network, tuple(extra)),
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Naming:
+    """The names of the weights and of the likelihood's own coordinates, made when they are asked for."""
+
+    network: Network
+    extra: tuple[str, ...]
+
+    def __call__(self) -> tuple[str, ...]:
+        return (*self.network.names, *self.extra)
 
 
 def checked_inputs(X: Any) -> np.ndarray:

@@ -21,8 +21,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Shaped
 
+from gpvi.affine import Affine
 from gpvi.bnn.likelihoods import Likelihood, as_likelihood
 from gpvi.bnn.model import checked_inputs
 from gpvi.bnn.networks import Network
@@ -72,29 +73,45 @@ class Prediction(eqx.Module):
 
 
 class Networks(eqx.Module):
-    """Where networks come from, a block at a time: a generator and a key, or a table of particles."""
+    """Where networks come from, a block at a time: a generator and a key, or a table of particles.
+
+    The arrays of several generators are stacked. A block is of one of them, the m-th has networks m, m + M, m + 2M, …
+    """
 
     source: AbstractGenerator | Float[Array, "n d"]
     key: PRNGKeyArray
     number: int = eqx.field(static=True)
     block: int = eqx.field(static=True)
+    members: int = eqx.field(static=True, default=1)
 
     @property
     def blocks(self) -> int:
-        """How many blocks hold them all; the last may be partly idle."""
-        return -(-self.number // self.block)
+        """How many blocks hold them all; the last of each member may be partly idle."""
+        return self.members * -(-self.number // (self.members * self.block))
 
     def draw(self, index: Int[Array, ""]) -> tuple[Float[Array, "k d"], Float[Array, " k"]]:
         """A block of networks, and 1 or 0 for each: whether it counts."""
-        places = index * self.block + jnp.arange(self.block)
+        member, first = index % self.members, index // self.members * self.block
+        places = (first + jnp.arange(self.block)) * self.members + member
         counts = places < self.number
         if isinstance(self.source, AbstractGenerator):
-            own_key = jax.random.fold_in(self.key, index)
-            z = standard_normal(self.source, self.block, key=own_key)
-            flat = jax.vmap(self.source)(z)
+            own = self.source if self.members == 1 else _member(self.source, member)
+            z = standard_normal(own, self.block, key=jax.random.fold_in(self.key, index))
+            flat = jax.vmap(own)(z)
         else:
             flat = self.source[jnp.minimum(places, self.number - 1)]
         return flat, counts.astype(flat.dtype)
+
+    def in_order(self, blocks: Shaped[Array, "j k ..."]) -> Shaped[Array, "n ..."]:
+        """What was computed block by block, for each network in turn, without the idle ones."""
+        rest = blocks.shape[2:]
+        by_member = blocks.reshape(-1, self.members, self.block, *rest)
+        return by_member.swapaxes(1, 2).reshape(-1, *rest)[: self.number]
+
+
+def _member(stacked: AbstractGenerator, index: Int[Array, ""]) -> AbstractGenerator:
+    """One generator of several."""
+    return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, stacked)
 
 
 class Predictive:
@@ -102,20 +119,36 @@ class Predictive:
 
     Parameters
     ----------
-    posterior: as `gpvi.fit` returns it for `gpvi.bnn.target`; a loaded one serves as well.
+    posterior: as `gpvi.fit` returns it for `gpvi.bnn.target`; a loaded one serves as well. Several, of one method,
+        predict as their even mixture.
     network, likelihood: those of the target.
 
     `draws` below is the number of networks: new ones from a generator (1,000 by default), as many as asked; of a
     particle method or chains all they have by default, and a random choice where fewer are asked.
     """
 
-    def __init__(self, posterior: Posterior, network: Network, likelihood: Likelihood | str):
-        self.posterior = posterior
+    def __init__(
+        self,
+        posterior: Posterior | Sequence[Posterior],
+        network: Network,
+        likelihood: Likelihood | str,
+    ):
+        self.members = (posterior,) if isinstance(posterior, Posterior) else tuple(posterior)
+        if not self.members:
+            raise InputError("there is no posterior; give one or more.")
+        self.posterior = self.members[0]
         self.network = network
         self.likelihood = as_likelihood(likelihood)
-        if posterior.dim < network.size:
+        kinds = {jax.tree.structure((each.model, each.affine)) for each in self.members}
+        if len(kinds) > 1 or len({each.dtype for each in self.members}) > 1:
             raise InputError(
-                f"the posterior has {posterior.dim} coordinates, fewer than the {network.size} weights of the network."
+                f"the {len(self.members)} posteriors are of {len(kinds)} different forms; give posteriors of one "
+                "network, fitted by one method with the same options."
+            )
+        if self.posterior.dim < network.size:
+            raise InputError(
+                f"the posterior has {self.posterior.dim} coordinates, fewer than the {network.size} weights of the "
+                "network."
             )
 
     def predict(self, X: Any, *, key: PRNGKeyArray, draws: int | None = None) -> Prediction:
@@ -190,14 +223,34 @@ class Predictive:
             return compute(self.network, self.likelihood, networks, noise_key, *arrays)
 
     def _networks(self, draws: int | None, key: PRNGKeyArray) -> Networks:
-        block = max(1, min(256, ENTRIES // self.posterior.dim))
+        block, members = max(1, min(256, ENTRIES // self.posterior.dim)), len(self.members)
         if not isinstance(self.posterior.model, Particles):
             number = DRAWS if draws is None else _count(draws)
-            return Networks(self.posterior.generator, key, number, min(block, number))
-        table = self.posterior.particles
-        if draws is not None:
-            table = self.posterior.sample(_count(draws), key=key)
+            block = min(block, -(-number // members))
+            if members == 1:
+                return Networks(self.posterior.generator, key, number, block)
+            own_key, key = jax.random.split(key)
+            order = np.asarray(jax.random.permutation(own_key, members))
+            stacked = _stacked([self.members[i].generator for i in order])
+            return Networks(stacked, key, number, block, members)
+        own = self.posterior if members == 1 else _pooled(self.members)
+        table = own.particles if draws is None else own.sample(_count(draws), key=key)
         return Networks(table, key, len(table), min(block, len(table)))
+
+
+def _pooled(members: Sequence[Posterior]) -> Posterior:
+    """The particles of all, in the target's own coordinates."""
+    first = members[0]
+    table = Particles(jnp.concatenate([each.particles for each in members]))
+    identity = Affine.identity(first.dim, first.dtype)
+    return Posterior(first.method, table, identity, first.names, first.training)
+
+
+def _stacked(generators: Sequence[AbstractGenerator]) -> AbstractGenerator:
+    """Generators of one form as one, whose arrays have a leading axis."""
+    return jax.tree.map(
+        lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *generators
+    )
 
 
 def _count(draws: Any) -> int:
@@ -381,7 +434,7 @@ def _sample(
         keys = jax.random.split(jax.random.fold_in(key, index), len(flat))
         return jax.vmap(lambda o, e, k: likelihood.sample(o, e, key=k))(out, extra, keys)
 
-    return _rows(jax.lax.map(one, jnp.arange(networks.blocks)), networks.number)
+    return networks.in_order(jax.lax.map(one, jnp.arange(networks.blocks)))
 
 
 @eqx.filter_jit
@@ -395,8 +448,4 @@ def _outputs(
     def one(index: Int[Array, ""]) -> Array:
         return _apply(network, networks.draw(index)[0], inputs)[0]
 
-    return _rows(jax.lax.map(one, jnp.arange(networks.blocks)), networks.number)
-
-
-def _rows(blocks: Array, number: int) -> Array:
-    return blocks.reshape(-1, *blocks.shape[2:])[:number]
+    return networks.in_order(jax.lax.map(one, jnp.arange(networks.blocks)))

@@ -87,7 +87,7 @@ def built(kind: str, shape: Shape) -> Any:
     return KINDS[kind](shape).build(shape.dim, key=jax.random.key(7), dtype=jnp.float64)
 
 
-def perturbed(model: AbstractGenerator, rng: np.random.Generator, scale: float = 0.3) -> Any:
+def perturbed(model: eqx.Module, rng: np.random.Generator, scale: float = 0.3) -> Any:
     """The same model with normal noise added to every parameter."""
 
     def move(leaf):

@@ -1,6 +1,7 @@
 """The bench: its timer, counts and fits against values known beforehand. Timings themselves are never tested."""
 
 import json
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -196,11 +197,12 @@ def test_every_case_runs(name):
 
 
 def test_a_cache_that_is_used(tmp_path):
-    before = jax.config.jax_compilation_cache_dir
-    limit = jax.config.jax_persistent_cache_min_compile_time_secs
+    settings: Any = jax.config
+    before = settings.jax_compilation_cache_dir
+    limit = settings.jax_persistent_cache_min_compile_time_secs
     try:
         assert cache.use(tmp_path / "programs") == tmp_path / "programs"
-        assert jax.config.jax_compilation_cache_dir == str(tmp_path / "programs")
+        assert settings.jax_compilation_cache_dir == str(tmp_path / "programs")
         (tmp_path / "file").touch()
         with pytest.raises(StorageError, match="cannot be kept"):
             cache.use(tmp_path / "file" / "programs")

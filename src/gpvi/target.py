@@ -86,7 +86,8 @@ class Target(eqx.Module):
     batch_size: int | None = eqx.field(static=True)
     model: Model | None = eqx.field(static=True)
     initial: Float[Array, " d"]
-    data: PyTree[Array] | Stream
+    data: Any
+    """A pytree of arrays, or a `Stream`."""
     _draw_initial: Callable | None
     _log_density: Callable | None
     _log_likelihood: Callable | None

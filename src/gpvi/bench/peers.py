@@ -31,7 +31,7 @@ def blackjax_svgd(task: Stein, bandwidth: float) -> Work:
     state = svgd.init(task.start, {"length_scale": bandwidth}, optimizer)
 
     def step(state: Any) -> Float[Array, "n d"]:
-        return kernel(state, jax.grad(task.log_density), svgd.rbf_kernel).particles
+        return jnp.asarray(kernel(state, jax.grad(task.log_density), svgd.rbf_kernel).particles)
 
     return step, (state,)
 

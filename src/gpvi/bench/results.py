@@ -118,4 +118,5 @@ def _decoded(document: dict[str, Any]) -> Result:
         name: math.nan if value is None else float(value)
         for name, value in document["values"].items()
     }
-    return Result(**(document | {"values": values}))
+    words: dict[str, Any] = document | {"values": values}
+    return Result(**words)

@@ -8,6 +8,7 @@ import jax
 from gpvi.bench.results import Result, Setting
 from gpvi.bench.timing import in_turns
 from gpvi.experiments.overhead import SIZES, SMALL, Row, Size, Steps, turn_length
+from gpvi.methods import Method
 
 ROWS: dict[str, Row] = {
     "functional, block": Row("functional"),
@@ -37,7 +38,7 @@ def results(setting: Setting, name: str) -> Iterator[Result]:
         sorted(wanted, key=lambda label: _group(wanted[label])), lambda label: _group(wanted[label])
     ):
         labels = list(group)
-        methods = {label: wanted[label].method(size) for label in labels}
+        methods: dict[str, Method] = {label: wanted[label].method(size) for label in labels}
         beside = f"{BASELINE}, {head}, {batches} batch{'es' * (batches > 1)}"
         methods[beside] = wanted[labels[0]].baseline(size)
         steps = {

@@ -40,14 +40,14 @@ def too_narrow(data):
 def test_conjugate_posteriors_are_calibrated_and_a_data_counted_sixfold_is_not():
     shared = {
         "key": jax.random.key(0),
-        "simulations": 60,
+        "simulations": 30,
         "draws": 19,
         "steps": 300,
         "init": None,
         "progress": False,
     }
     right = gpvi.sbc(simulate, posterior, FULL_RANK, **shared)
-    assert right.ranks.shape == (60, 2)
+    assert right.ranks.shape == (30, 2)
     assert right.calibrated, str(right)
     wrong = gpvi.sbc(simulate, too_narrow, FULL_RANK, **shared)
     assert not wrong.calibrated

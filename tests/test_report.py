@@ -214,10 +214,13 @@ def test_every_cell_says_what_it_is_where_columns_have_no_room(page):
     assert page.count("<td") == len(names)
 
 
-def test_small_numbers_are_powers_of_ten():
+def test_very_small_and_large_numbers_are_powers_of_ten():
     page = report.render([made("solvers", "dense", "best", value=2e-8)])
     assert "4.0 · 10<sup>−8</sup> " in page
     assert "0.000000" not in page
+    page = report.render([made("solvers", "dense", "best", value=2e12)])
+    assert "4.0 · 10<sup>12</sup> " in page
+    assert "0000000" not in page
 
 
 class TestPictures:

@@ -20,8 +20,8 @@ from gpvi.report.elements import badge, chart, charts, key
 from gpvi.report.pictures import PICTURES
 
 PAGE = "index.html"
-SMALL = 1e-4
-"""Numbers below it are shown as powers of ten."""
+SMALL, LARGE = 1e-4, 1e7
+"""Below and from where numbers are written with a power of ten."""
 CURVES = {"elbo": "ELBO", "log_density": "mean log p of the draws"}
 """The training terms that are drawn, the best one first: a term is drawn where every method reports it."""
 
@@ -364,7 +364,7 @@ def _number(summary: Summary, metric: Metric) -> str:
     mean, sd = scale * summary.mean, scale * summary.sd
     if metric.style == "seconds":
         return f"{mean:,.0f}{unit}" if mean >= 10 else f"{mean:.1f}{unit}"
-    if 0 < abs(mean) < SMALL:
+    if 0 < abs(mean) < SMALL or LARGE <= abs(mean) < math.inf:
         return " ".join(filter(None, (_power(mean), _deviation(_power(sd)) if sd > 0 else "")))
     if not sd > 0:
         return f"{_decimal(mean, _digits(mean, 3))}{unit}"

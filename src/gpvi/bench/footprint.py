@@ -37,7 +37,8 @@ def results(setting: Setting) -> Iterator[Result]:
         steps = 5 if setting.quick else STEPS
         call = f"from gpvi.bench import footprint; footprint.main({name!r}, {steps})"
         found = json.loads(process.lines(f"the network with {name}", call)[-1])
-        yield Result(CASE, name, "gpvi.bnn.method", found)
+        values = {kind: float(value) for kind, value in found.items()}
+        yield Result(CASE, name, "gpvi.bnn.method", values)
 
 
 def main(name: str, steps: int) -> None:

@@ -58,8 +58,8 @@ def results(setting: Setting) -> Iterator[Result]:
 def network(setting: Setting) -> Iterator[Result]:
     """Memory and time of a process that trains a network of 10⁷ weights on eight virtual devices."""
     for line in _in_process("train", DEVICES[0], setting.quick):
-        found = json.loads(line)
-        yield Result(NETWORK, f"{found['weights']:,} weights", "GPVI (pathwise)", found)
+        found = {name: float(value) for name, value in json.loads(line).items()}
+        yield Result(NETWORK, f"{found['weights']:,.0f} weights", "GPVI (pathwise)", found)
 
 
 def _in_process(function: str, devices: int, quick: bool) -> list[str]:

@@ -17,6 +17,7 @@ import tarfile
 import time
 import warnings
 import zipfile
+from abc import ABC, abstractmethod
 from collections import Counter
 from pathlib import Path
 
@@ -47,16 +48,16 @@ LONGEST = 3_000
 FEW, MANY = 60, 10_000
 
 
-class Reader:
+class Reader(ABC):
     """A folder of right files, and what reads it."""
 
-    def make(self, folder: Path) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def make(self, folder: Path) -> None: ...
 
-    def read(self, folder: Path) -> object:
-        raise NotImplementedError
+    @abstractmethod
+    def read(self, folder: Path) -> object: ...
 
-    def seal(self, folder: Path) -> None:
+    def seal(self, folder: Path) -> None:  # noqa: B027 - most have nothing that vouches
         """Renew what vouches for the content."""
 
     def pack(self, path: Path, content: bytes) -> bytes:

@@ -10,6 +10,7 @@ import hashlib
 import os
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -162,15 +163,15 @@ class Stream:
                 )
 
 
-class _Rows:
+class _Rows(ABC):
     """Where one array of the data comes from."""
 
+    @abstractmethod
     def take(self, indices: np.ndarray) -> Any:
         """Rows in increasing order."""
-        raise NotImplementedError
 
-    def __len__(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def __len__(self) -> int: ...
 
 
 class _Pair(_Rows):

@@ -14,7 +14,6 @@ L = 20 µs for each collective on 8 devices, 40 µs on 64 and 80 µs on 512.
 import json
 import os
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -27,9 +26,9 @@ import numpy as np
 
 from gpvi import bnn
 from gpvi.affine import Affine
+from gpvi.bench import process
 from gpvi.bench.results import Result, Setting
 from gpvi.communication import Moved, collectives
-from gpvi.errors import GPVIError
 from gpvi.fit import fit, planned
 from gpvi.methods import GPVI, SVGD, AmortizedSVGD, DeepEnsemble, MeanFieldVI, Method
 from gpvi.program import compile_chunk
@@ -65,17 +64,9 @@ def network(setting: Setting) -> Iterator[Result]:
 def _in_process(function: str, devices: int, quick: bool) -> list[str]:
     call = f"from gpvi.bench import scaling; scaling.{function}({devices}, {quick})"
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-    done = subprocess.run(
-        [sys.executable, "-c", call],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-    )
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise GPVIError(f"{devices} virtual devices failed: {last}")
-    return [line for line in done.stdout.splitlines() if line.startswith("{")]
+    environment = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    printed = process.lines(f"{devices} virtual devices", call, environment=environment)
+    return [line for line in printed if line.startswith("{")]
 
 
 def methods(dim: int, draws: int) -> dict[str, Method]:

@@ -92,14 +92,12 @@ class NetworkRecipe(Recipe):
     """A recipe for networks on mini-batches, `epochs` long.
 
     `entropy_weight` w is the authors' factor on the entropy term beside a loss that is a mean over data: the
-    temperature is N times w times the number of particles over which they average. Where it is None,
-    `posterior_temperature` is T itself; 1 is the posterior.
+    temperature is N times w times the number of particles over which they average. None is the posterior itself, T = 1.
     """
 
     epochs: int = 100
     prior: Prior = FanIn()
     entropy_weight: float | None = None
-    posterior_temperature: float = 1.0
     generators: int = 1
     """How many are mixed."""
     draws: int | None = DRAWS
@@ -107,9 +105,7 @@ class NetworkRecipe(Recipe):
 
     def temperature(self, data: int) -> float:
         """T for so many data."""
-        if self.entropy_weight is None:
-            return self.posterior_temperature
-        return self.entropy_weight * PARTICLES * data
+        return 1.0 if self.entropy_weight is None else self.entropy_weight * PARTICLES * data
 
     def to_json(self) -> dict[str, Any]:
         """All that was chosen."""
@@ -117,7 +113,6 @@ class NetworkRecipe(Recipe):
             "epochs": self.epochs,
             "prior": specs.to_json(self.prior),
             "entropy_weight": self.entropy_weight,
-            "posterior_temperature": self.posterior_temperature,
             "generators": self.generators,
             "draws": self.draws,
         }
@@ -491,8 +486,6 @@ class BestSetting:
     prior: Prior = FanIn(gain=2**0.5)
     point_prior: Prior = FanIn(gain=2**0.5)
     """Of what climbs log p alone, chosen apart: the mode of a prior that suits averaging is too smooth."""
-    temperature: float = 1.0
-    """Of the posterior that generators meet."""
     draws: int = DRAWS
 
 
@@ -530,8 +523,7 @@ def best_recipes(setting: BestSetting) -> dict[str, NetworkRecipe]:
             learning_rate=setting.generator_rate,
             **options,
         )
-        cold = {"posterior_temperature": setting.temperature}
-        return dataclasses.replace(recipe(method, generators), **cold)
+        return recipe(method, generators)
 
     amortized: dict[str, Any] = {
         "generator": generator,

@@ -5,6 +5,7 @@ import logging
 import pickle
 
 import jax
+import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ import gpvi
 from gpvi import bnn
 from gpvi.affine import Affine
 from gpvi.bnn import estimators
+from gpvi.bnn.starts import NOISE, fitted_networks
 from gpvi.carriers import Particles
 from gpvi.errors import InputError, UnknownOptionError
 from gpvi.posterior import Posterior, Training
@@ -65,7 +67,10 @@ def classifier():
 
 @pytest.fixture
 def untrained(monkeypatch):
-    """Put networks as they are initialised in place of training; gives the list of what was to be trained."""
+    """Put networks as they are initialised in place of training; gives the list of what was to be trained.
+
+    Networks to start from are put at 1, 2, …
+    """
     asked = []
 
     def begin(target, method, **options):
@@ -76,7 +81,18 @@ def untrained(monkeypatch):
             method, Particles(points), affine, target.names, Training(0, 0, 0.0, {}), target
         )
 
+    def begin_all(targets, method, *, key, **options):
+        keys = jax.random.split(key, len(targets))
+        begun = zip(targets, keys, strict=True)
+        return [begin(t, method, key=k, init="auto", **options) for t, k in begun]
+
+    def climb(network, likelihood, prior, X, y, *, number, **options):
+        size = network.size + len(likelihood.extra(network.outputs(X)))
+        return np.ones(size, np.float32) * np.arange(1, number + 1, dtype=np.float32)[:, None]
+
     monkeypatch.setattr(estimators, "fit", begin)
+    monkeypatch.setattr(estimators, "fit_seeds", begin_all)
+    monkeypatch.setattr(estimators, "fitted_networks", climb)
     return asked
 
 
@@ -202,15 +218,8 @@ def test_members_predict_as_their_mixture():
     assert all(each.target is None for each in copy.posteriors_)
 
 
-def test_every_member_goes_on_from_where_it_was(untrained, monkeypatch):
+def test_every_member_goes_on_from_where_it_was(untrained):
     X, y = line()
-
-    def begin(targets, method, *, key, **options):
-        keys = jax.random.split(key, len(targets))
-        begun = zip(targets, keys, strict=True)
-        return [estimators.fit(t, method, key=k, init="auto", **options) for t, k in begun]
-
-    monkeypatch.setattr(estimators, "fit_seeds", begin)
     model = quick(bnn.BayesianMLPRegressor, members=2).partial_fit(X[:25], y[:25])
     before = model.posteriors_
     mean, sd = model.partial_fit(X[25:], y[25:]).predict(X, return_std=True)
@@ -229,6 +238,76 @@ def test_every_member_goes_on_from_where_it_was(untrained, monkeypatch):
     np.testing.assert_allclose(
         mean, model.y_scaler_.inverse(outputs.mean(0))[:, 0], rtol=1e-4, atol=1e-3
     )
+
+
+@pytest.mark.parametrize("kind", [bnn.BayesianMLPRegressor, bnn.BayesianMLPClassifier])
+def test_by_default_five_generators_start_at_networks_of_their_own(kind, untrained):
+    X, _ = line()
+    y = np.arange(len(X)) % 2
+    assert kind().members == "auto"
+    fitted = kind(4).fit(X, y)
+    assert len(fitted.posteriors_) == len(untrained) == 5
+    for number, asked in enumerate(untrained, start=1):
+        np.testing.assert_array_equal(asked["target"].starting_points(2, key=KEY), number)
+        assert asked["method"].particles == 8
+        assert asked["target"].data[0] is untrained[0]["target"].data[0], "shared"
+    again = len(fitted.partial_fit(X, y).posteriors_)
+    assert again == 5 and untrained[-1]["method"].particles == 8 and len(untrained) == 10
+
+
+@pytest.mark.parametrize(
+    ("options", "draws", "fitted"),
+    [
+        ({"members": 1}, 32, True),
+        ({"hidden_layer_sizes": ()}, 32, False),
+        ({"method": "mfvi"}, None, False),
+        ({"method": FEW}, 8, False),
+        ({"method": gpvi.GPVI(particles=7)}, 7, True),
+    ],
+)
+def test_one_posterior_where_one_is_enough_or_asked_for(options, draws, fitted, untrained):
+    """Without hidden layers there is one mode."""
+    model = bnn.BayesianMLPRegressor(4).set_params(**options).fit(*line())
+    assert len(model.posteriors_) == len(untrained) == 1
+    assert draws in (None, untrained[0]["method"].particles)
+    starts = untrained[0]["target"].starting_points(2, key=KEY)
+    assert bool((starts == 1).all()) == fitted
+
+
+def test_large_networks_have_one_generator(untrained, monkeypatch):
+    """Five would not be cheap."""
+    monkeypatch.setattr(estimators, "LARGE", 18)
+    assert len(bnn.BayesianMLPRegressor(4).fit(*line()).posteriors_) == 1
+    assert untrained[0]["method"] == bnn.method(18)
+
+
+@pytest.mark.parametrize("batch_size", [None, 30])
+def test_networks_to_start_from_climb_to_the_best(batch_size):
+    """Without hidden layers it is known: ridge regression with noise 0.1 under weights N(0, 1)."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 2))
+    y = (X @ [0.5, -0.3] + 0.2 + 0.02 * rng.standard_normal(60))[:, None]
+    network, likelihood = bnn.mlp((2, 1)), bnn.Gaussian(start_noise=0.7)
+    options = {"number": 2, "steps": 2_000, "batch_size": batch_size, "key": KEY}
+    found = fitted_networks(network, likelihood, "normal", X, y, **options)
+    A = np.c_[X, np.ones(60)]
+    best = np.linalg.solve(A.T @ A + NOISE**2 * np.eye(3), A.T @ y)
+    weights = network.apply(found[0, : network.size], jnp.eye(3, 2))
+    known = np.r_[best[:2] + best[2], best[2:]]
+    np.testing.assert_allclose(weights, known, atol=0.002 if batch_size is None else 0.02)
+    np.testing.assert_allclose(found[0], found[1], atol=0.02)
+    np.testing.assert_allclose(found[:, -1], np.log(0.7), rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_start_does_not_interpolate_few_data():
+    """Networks free to choose σ would: the share in the 90 % interval was 0.54."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((330, 4))
+    y = X @ rng.standard_normal(4) + np.sin(2 * X[:, 0]) + 0.3 * rng.standard_normal(330)
+    model = bnn.BayesianMLPRegressor(random_state=0).fit(X[:30], y[:30])
+    low, high = model.predict_quantiles(X[30:], (0.05, 0.95)).T
+    assert ((low < y[30:]) & (y[30:] < high)).mean() > 0.75
 
 
 # Training in parts
@@ -330,6 +409,7 @@ def test_what_is_trained_follows_the_options(untrained):
     assert prior_of(untrained[-1]) == bnn.FanIn(2.0, 2.0)
     quick(bnn.BayesianMLPRegressor, method="gpvi").fit(X, y)
     assert isinstance(untrained[-1]["method"], gpvi.GPVI)
+    assert untrained[-1]["batch_size"] == 128
     assert prior_of(untrained[-1]) == bnn.Sparse(), (
         "a family of densities must be able to drop units"
     )
@@ -389,6 +469,7 @@ def test_what_was_not_learned_is_refused(regressor):
         ({"hidden_layer_sizes": 2.5}, "hidden layer size is 2.5"),
         ({"draws": 0}, "draws is 0"),
         ({"members": 0}, "members is 0"),
+        ({"members": "many"}, "unknown members"),
         ({"batch_size": "small"}, "unknown batch_size"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"noise": "loud"}, "unknown noise"),

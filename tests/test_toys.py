@@ -13,7 +13,7 @@ from gpvi.affine import Affine
 from gpvi.carriers import Particles
 from gpvi.experiments import KeepsReference, classification, experiment, regression1d
 from gpvi.experiments import toy_networks as toys
-from gpvi.methods import SVGD
+from gpvi.methods import GPVI, SVGD
 from gpvi.posterior import Posterior, Training
 from gpvi.report import bands, maps
 
@@ -98,6 +98,8 @@ def test_two_networks_are_viewed_as_their_mixture():
     p = np.exp(logits - np.logaddexp.reduce(logits, -1, keepdims=True))
     np.testing.assert_allclose(view.mean, p.mean(0), atol=1e-5)
     np.testing.assert_allclose(view.sd, p.std(0).mean(1), atol=1e-5)
+    members = tuple(particles(given, one) for one in flat[:, None])
+    np.testing.assert_allclose(given.view(members, 0).mean, view.mean, atol=1e-6)
     predictive = bnn.Predictive(particles(given, flat), given.network, "categorical")
     log_prob = predictive.log_prob(given.test_inputs, given.test_outputs, key=jax.random.key(0))
     assert view.loss["nll"] == pytest.approx(-float(log_prob.mean()), rel=1e-4)
@@ -119,6 +121,7 @@ def directory(tmp_path_factory):
             for name in ("regression1d", "classification2")
             for label in ("GPVI (pathwise)", "GPVI (l2)", "MF-VI", "NUTS")
         ),
+        pytest.param("regression1d", "GPVI (pathwise, 5 generators)", marks=pytest.mark.slow),
     ],
 )
 def test_smoke(name, label, directory):
@@ -127,7 +130,8 @@ def test_smoke(name, label, directory):
     found = found.keeping(directory)
     record = found.run(label, "smoke", (0, 1), False)
     expected = {metric.key for metric in found.metrics}
-    has_density = found.recipes("smoke")[label].method.density
+    recipe = found.recipes("smoke")[label]
+    has_density = recipe.method.density and recipe.members == 1
     assert set(record.rows) == expected - (set() if has_density else {"elbo", "k_hat", "fold"})
     assert all(len(values) == 2 for values in record.rows.values())
     distance = record.rows[found.headline[0]]
@@ -136,6 +140,17 @@ def test_smoke(name, label, directory):
         assert record.arrays["mean"].shape == record.arrays["grid"].shape
     else:
         assert record.arrays["map"].shape == record.arrays["reference_map"].shape == (40, 40)
+
+
+def test_the_generators_of_a_mixture_share_out_the_draws_and_stand_in_the_record():
+    recipes = regression1d.GappedRegression().recipes("best")
+    several = {label: each for label, each in recipes.items() if each.members > 1}
+    assert {each.members for each in several.values()} == set(toys.GENERATORS)
+    for recipe in several.values():
+        assert isinstance(recipe.method, GPVI) and recipe.method.particles is not None
+        assert 0.9 * toys.WIDE_DRAWS < recipe.members * recipe.method.particles <= toys.WIDE_DRAWS
+        assert recipe.to_json()["members"] == recipe.members
+    assert "members" not in recipes["GPVI (pathwise)"].to_json(), "records of one stay as they are"
 
 
 def test_chains_are_kept_and_found_again(directory, monkeypatch):

@@ -55,6 +55,15 @@ class Density(Protocol):
     ) -> Scalar: ...
 
 
+class _Always(eqx.Module):
+    """key ↦ one point."""
+
+    point: Float[Array, " d"]
+
+    def __call__(self, key: PRNGKeyArray) -> Float[Array, " d"]:
+        return self.point
+
+
 class Target(eqx.Module):
     """A log-density on R^d, whole or in mini-batch form.
 
@@ -283,6 +292,16 @@ class Target(eqx.Module):
         if self._draw_initial is None:
             return self.initial + jax.random.normal(key, (n, self.dim), self.dtype)
         return jax.vmap(self._draw_initial)(jax.random.split(key, n)).astype(self.dtype)
+
+    def starting_at(self, point: Float[Array | np.ndarray, " d"]) -> "Target":
+        """The same target, which draws no other start than this point; the data are shared."""
+        point = jnp.asarray(point, self.dtype)
+        return eqx.tree_at(
+            lambda target: (target.initial, target._draw_initial),
+            self,
+            (point, _Always(point)),
+            is_leaf=lambda part: part is None,
+        )
 
     def log_density(self, x: Float[Array, " d"], batch: PyTree = None) -> Scalar:
         """log p(x), estimated from `batch` where one is given."""

@@ -10,6 +10,7 @@ import numbers
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, overload
 
 import jax
@@ -27,6 +28,7 @@ from gpvi.bnn.networks import mlp
 from gpvi.bnn.predictive import Predictive
 from gpvi.bnn.priors import FanIn, Prior, Sparse
 from gpvi.bnn.standardisation import Standardisation
+from gpvi.bnn.starts import fitted_networks
 from gpvi.carriers import Particles
 from gpvi.errors import InputError
 from gpvi.fit import fit, fit_seeds
@@ -44,6 +46,10 @@ BATCH = 128
 """batch_size="auto"."""
 DRAWS = 32
 """Networks drawn in each step by the methods that draw anew: the data are few, and so is their noise."""
+MEMBERS, MEMBER_DRAWS = 5, 8
+"""members="auto" of GPVI, and the draws of each in a step."""
+CLIMB = 5
+"""GPVI starts at networks that climbed for a fifth of its steps (see `gpvi.bnn.starts`)."""
 
 
 class _BayesianMLP(BaseEstimator):
@@ -109,27 +115,42 @@ class _BayesianMLP(BaseEstimator):
     def _learn(self, X: np.ndarray, y: np.ndarray, start: Sequence[Posterior]) -> None:
         """The posteriors of all members, each going on from where it starts."""
         _count("draws", self.draws, "Try 500.")
-        asked = _count("members", self.members, "1 is a single posterior, 5 a usual ensemble.")
-        members = len(start) or asked
         likelihood, outputs = self._likelihood(y)
         network = mlp((X.shape[1], *self._hidden_sizes(), outputs), self.activation)
         dim = network.size + len(likelihood.extra(outputs))
-        method = _as_method(self.method, dim)
+        has_modes = len(network.layers) > 1 and dim < LARGE
+        members = len(start) or self._members(has_modes)
+        method = _as_method(self.method, dim, members)
         prior = _default_prior(method) if _is(self.prior, "auto") else self.prior
         posterior = target(network, likelihood, prior, X, y, temperature=self.temperature)
+        targets = [posterior] * members
         key = jax.random.fold_in(jax.random.key(self._seed), self._updates)
         options: dict[str, Any] = {
-            "steps": method.default_steps(dim) if self.steps is None else self.steps,
+            "steps": method.default_steps(dim) if self.steps is None else self._steps(),
             "batch_size": self._batch(method, len(X)),
             "progress": bool(self.verbose),
         }
+        if has_modes and isinstance(method, GPVI) and not start:
+            climb_key, key = jax.random.split(key)
+            points = fitted_networks(
+                network,
+                likelihood,
+                prior,
+                X,
+                y,
+                number=members,
+                steps=-(-options["steps"] // CLIMB),
+                batch_size=options["batch_size"],
+                key=climb_key,
+            )
+            targets = [posterior.starting_at(point) for point in points]
         if members > 1 and not start:
-            self.posteriors_ = tuple(fit_seeds([posterior] * members, method, key=key, **options))
+            self.posteriors_ = tuple(fit_seeds(targets, method, key=key, **options))
         else:
             keys = [key] if members == 1 else jax.random.split(key, members)
             self.posteriors_ = tuple(
-                fit(posterior, method, key=each, init=init, **options)
-                for each, init in zip(keys, start or ("auto",), strict=True)
+                fit(own, method, key=each, init=init, **options)
+                for own, each, init in zip(targets, keys, start or ("auto",), strict=True)
             )
         self.network_, self.likelihood_ = network, likelihood
         self._seen = X, y
@@ -139,6 +160,15 @@ class _BayesianMLP(BaseEstimator):
         given = self.hidden_layer_sizes
         sizes = (given,) if isinstance(given, numbers.Number) else given
         return tuple(_count("hidden layer size", size, "Try (50,).") for size in sizes)
+
+    def _members(self, has_modes: bool) -> int:
+        if isinstance(self.members, str):
+            require_choice(self.members, ("auto",), "members")
+            return MEMBERS if has_modes and _is(self.method, "gpvi") else 1
+        return _count("members", self.members, "1 is a single posterior, 'auto' the usual number.")
+
+    def _steps(self) -> int:
+        return _count("steps", self.steps, "None is the method's own number.")
 
     def _batch(self, method: Method, size: int) -> int | None:
         if isinstance(self.batch_size, str):
@@ -199,7 +229,8 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
     batch_size: data in each step; "auto" is 128, or all for methods that need all. None is all.
     draws: networks that predictions average over; a method with a fixed set of particles uses all of them.
     members: posteriors trained side by side from different starts, which predict as their mixture. A generator holds
-        one mode of many; several hold several, at so many times the cost.
+        one mode of many; several hold several. "auto" is 5 for "gpvi" (with fewer draws in each step: one costs about
+        two thirds as much), and 1 for any other method, from 20,000 weights on, and without hidden layers.
     random_state: a number for results that can be repeated.
     verbose: show a progress bar.
 
@@ -227,7 +258,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
         steps: int | None = None,
         batch_size: int | Literal["auto"] | None = "auto",
         draws: int = 500,
-        members: int = 1,
+        members: int | Literal["auto"] = "auto",
         random_state: Any = None,
         verbose: bool | int = False,
     ):
@@ -373,7 +404,7 @@ class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
         steps: int | None = None,
         batch_size: int | Literal["auto"] | None = "auto",
         draws: int = 500,
-        members: int = 1,
+        members: int | Literal["auto"] = "auto",
         random_state: Any = None,
         verbose: bool | int = False,
     ):
@@ -477,9 +508,10 @@ def _in_blocks(
     return tuple(np.concatenate(parts)[:number] for parts in zip(*found, strict=True))
 
 
-def _as_method(given: Any, dim: int) -> Method:
+def _as_method(given: Any, dim: int, members: int) -> Method:
     """A method from itself or its name, with the generator and scales that networks need."""
-    makers = {name: lambda make=make: make(dim) for name, make in named_methods().items()}
+    makers = {name: partial(make, dim) for name, make in named_methods().items()}
+    makers["gpvi"] = partial(_gpvi, dim, DRAWS if members == 1 else MEMBER_DRAWS)
     method = resolve(given, makers, "method")
     if isinstance(method, type) or not isinstance(method, Method):
         raise InputError(
@@ -495,7 +527,7 @@ def named_methods() -> dict[str, Callable[[int], Method]]:
     return makers | {"gpvi": _gpvi} | {a: makers[b] for a, b in short.items() if b in makers}
 
 
-def _gpvi(dim: int) -> GPVI:
+def _gpvi(dim: int, draws: int = DRAWS) -> GPVI:
     """For the small networks of tabular data: few latent coordinates, and one small σ for each weight to start from.
 
     With σ(z_head) and 64 latent coordinates training stays in an optimum where noise explains what the network should.
@@ -510,7 +542,7 @@ def _gpvi(dim: int) -> GPVI:
         scale=0.01,
         scale_form="constant",
     )
-    return GPVI(generator=few, particles=DRAWS, learning_rate=1e-2)
+    return GPVI(generator=few, particles=draws, learning_rate=1e-2)
 
 
 def _maker(kind: type) -> Callable[[int], Method]:

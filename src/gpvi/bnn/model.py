@@ -171,6 +171,13 @@ class Initial(eqx.Module):
     likelihood: Likelihood = eqx.field(static=True)
     outputs: int = eqx.field(static=True)
 
-    @eqx.filter_jit
     def __call__(self, key: PRNGKeyArray) -> Float[Array, " d"]:
-        return jnp.concatenate([self.network.init(key), self.likelihood.start(self.outputs)])
+        return jnp.concatenate(
+            [_initialised(self.network, key), self.likelihood.start(self.outputs)]
+        )
+
+
+@eqx.filter_jit
+def _initialised(network: Network, key: PRNGKeyArray) -> Float[Array, " w"]:
+    """One program for all targets of a network, whatever their likelihoods."""
+    return network.init(key)

@@ -144,7 +144,8 @@ class Classification:
                 label: toys.recommended(method, STEPS[preset], preset)
                 for label, method in (toys.methods(self.size) | variants).items()
             }
-            return recipes | {toys.REFERENCE: NetworkRecipe(toys.REFERENCES[preset])}
+            mixtures = toys.mixtures(self.size, STEPS[preset], preset) if self.classes == 4 else {}
+            return recipes | mixtures | {toys.REFERENCE: NetworkRecipe(toys.REFERENCES[preset])}
         methods = toys.published_methods(latent=64, hidden=(64, 64), helper=HELPER)
         return {
             label: toys.as_published(
@@ -164,14 +165,14 @@ class Classification:
         given, recipe = problem(self.classes), found.recipe
         long = known(self.classes, preset, self.directory)
         meter = Labelled(progress, f"{self.name} · {label}")
-        for seed, posterior, reference in toys.rows(given, recipe, long, seeds, meter):
-            found.follow(posterior.training)
-            view = given.view(posterior, seed)
-            floor = toys.floor(given, long, toys.networks(posterior))
-            seconds = posterior.training.seconds
+        for seed, posteriors, reference in toys.rows(given, recipe, long, seeds, meter):
+            found.follow(posteriors[0].training)
+            view = given.view(posteriors, seed)
+            floor = toys.floor(given, long, toys.networks(posteriors[0]))
+            seconds = posteriors[0].training.seconds
             found.add(measured(view, reference) | {"tv_floor": floor, "seconds": seconds})
             if recipe.temperature == 1.0:
-                found.add(toys.with_density(posterior, seed))
+                found.add(toys.with_density(posteriors, seed))
             if seed == seeds[0] and label != toys.REFERENCE:
                 found.arrays.update(pictured(given, reference, view))
         return found.record()

@@ -154,7 +154,8 @@ class GappedRegression:
                 label: toys.recommended(method, STEPS[preset], preset)
                 for label, method in toys.methods(toys.size(SIZES)).items()
             }
-            return recipes | {toys.REFERENCE: NetworkRecipe(REFERENCES[preset])}
+            mixtures = toys.mixtures(toys.size(SIZES), STEPS[preset], preset)
+            return recipes | mixtures | {toys.REFERENCE: NetworkRecipe(REFERENCES[preset])}
         methods = toys.published_methods(latent=32, hidden=(32, 32), helper=HELPER)
         return {
             label: toys.as_published(method, STEPS["paper"]) for label, method in methods.items()
@@ -167,13 +168,13 @@ class GappedRegression:
         found = Measurements(self, label, preset, seeds)
         given, long = problem(), known(preset, self.directory)
         meter = Labelled(progress, f"{self.name} · {label}")
-        for seed, posterior, reference in toys.rows(given, found.recipe, long, seeds, meter):
-            found.follow(posterior.training)
-            view = given.view(posterior, seed)
-            floor = toys.floor(given, long, toys.networks(posterior))
-            seconds = posterior.training.seconds
+        for seed, posteriors, reference in toys.rows(given, found.recipe, long, seeds, meter):
+            found.follow(posteriors[0].training)
+            view = given.view(posteriors, seed)
+            floor = toys.floor(given, long, toys.networks(posteriors[0]))
+            seconds = posteriors[0].training.seconds
             found.add(measured(view, reference) | {"w1_floor": floor, "seconds": seconds})
-            found.add(toys.with_density(posterior, seed))
+            found.add(toys.with_density(posteriors, seed))
             if seed == seeds[0] and label != toys.REFERENCE:
                 found.arrays.update(pictured(given, reference, view))
         return found.record()

@@ -61,6 +61,8 @@ PARTICLES = 100
 """Draws in each step, and members of an ensemble."""
 WIDE_DRAWS = 256
 """Draws in each step of GPVI's exact gradients: on four classes 256 in place of 100 are worth 3 nats of ELBO."""
+GENERATORS = (5,)
+"""How many a mixture has."""
 FRESH = 2_000
 """New networks of a generator for its predictions."""
 DENSITY_DRAWS = 4_000
@@ -114,12 +116,14 @@ class Problem:
             temperature=temperature,
         )
 
-    def view(self, posterior: Posterior, seed: int, draws: int | None = None) -> "View":
-        """What a posterior predicts, by `FRESH` networks of a generator or all there are."""
+    def view(
+        self, posterior: Posterior | Sequence[Posterior], seed: int, draws: int | None = None
+    ) -> "View":
+        """What a posterior, or an even mixture of several, predicts: by `FRESH` new networks or all there are."""
         predictive = Predictive(posterior, self.network, self.likelihood)
         key, points = jax.random.key(seed), len(self.grid)
         inputs = np.concatenate([self.grid, self.test_inputs])
-        if draws is None and not isinstance(posterior.model, Particles):
+        if draws is None and not isinstance(predictive.posterior.model, Particles):
             draws = FRESH
         if self.likelihood.classifies:
             found = predictive.predict(inputs, key=key, draws=draws)
@@ -285,34 +289,39 @@ class NetworkRecipe(Recipe):
 
     prior: Prior = StandardNormal()
     temperature: float = 1.0
+    members: int = 1
+    """Fits from different starts, which predict as their even mixture."""
 
     def to_json(self) -> dict[str, Any]:
         """All that was chosen."""
         posterior = {"prior": specs.to_json(self.prior), "temperature": self.temperature}
-        return super().to_json() | posterior
+        several = {"members": self.members} if self.members > 1 else {}
+        return super().to_json() | posterior | several
 
 
 def trained(
     problem: Problem, recipe: NetworkRecipe, seeds: Sequence[int], progress: Meter
-) -> list[Posterior]:
-    """All seeds side by side on the same data."""
+) -> list[tuple[Posterior, ...]]:
+    """The members of every seed, all side by side on the same data."""
     target = problem.target(recipe.prior, recipe.temperature)
     with quietly():
-        return fit_seeds(
-            [target] * len(seeds),
+        found = fit_seeds(
+            [target] * (len(seeds) * recipe.members),
             recipe.method,
             key=jax.random.key(seeds[0]),
             steps=recipe.steps,
             optimizer=recipe.optimizer(),
             progress=progress,
         )
+    starts = range(0, len(found), recipe.members)
+    return [tuple(found[start : start + recipe.members]) for start in starts]
 
 
 class Row(NamedTuple):
-    """A posterior of one seed, and what its predictions are compared with."""
+    """The posteriors of one seed, which predict as their mixture, and what they are compared with."""
 
     seed: int
-    posterior: Posterior
+    posteriors: tuple[Posterior, ...]
     known: View
 
 
@@ -327,15 +336,16 @@ def rows(
     if recipe.method == long.chains.method:
         for seed in seeds:
             first, second = halves(long.chains, seed)
-            yield Row(seed, first, problem.view(second, seed))
+            yield Row(seed, (first,), problem.view(second, seed))
         return
-    for seed, posterior in zip(seeds, trained(problem, recipe, seeds, progress), strict=True):
-        yield Row(seed, posterior, long.view)
+    for seed, members in zip(seeds, trained(problem, recipe, seeds, progress), strict=True):
+        yield Row(seed, members, long.view)
 
 
-def with_density(posterior: Posterior, seed: int) -> dict[str, float]:
-    """ELBO, k̂ and fold fraction where a method has a density."""
-    if not posterior.method.density:
+def with_density(posteriors: tuple[Posterior, ...], seed: int) -> dict[str, float]:
+    """ELBO, k̂ and fold fraction where a method has a density; of a single posterior alone."""
+    posterior = posteriors[0]
+    if len(posteriors) > 1 or not posterior.method.density:
         return {}
     assert posterior.target is not None
     log_ratios, signs = _log_ratios(
@@ -401,6 +411,21 @@ def variants(dim: int) -> dict[str, Method]:
         "GPVI (pathwise, k = 128)": full(bnn.generator(dim, latent=128)),
         "GPVI (pathwise, constant σ)": full(bnn.generator(dim, scale_form="constant")),
         f"GPVI (pathwise, spline head, {PARTICLES} draws)": few(bnn.generator(dim, head="spline")),
+    }
+
+
+def mixtures(dim: int, steps: int, preset: str) -> dict[str, NetworkRecipe]:
+    """The row "GPVI (pathwise)" as a mixture of generators from different starts, which share out its draws."""
+    return {
+        f"GPVI (pathwise, {members} generators)": dataclasses.replace(
+            recommended(
+                GPVI(bnn.generator(dim), particles=WIDE_DRAWS // members, learning_rate=5e-3),
+                steps,
+                preset,
+            ),
+            members=members,
+        )
+        for members in GENERATORS
     }
 
 

@@ -1,5 +1,10 @@
-"""The pictures of docs/networks.md: `make docs-figures`, a few minutes on two cores."""
+"""The pictures of README.md and docs/networks.md: `make docs-figures`, a few minutes on two cores.
 
+Those of the README come from the records in results: `python docs/figures.py classes outliers`, a few seconds.
+"""
+
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib
@@ -12,11 +17,23 @@ import numpy as np
 from matplotlib.figure import Figure
 from sklearn.datasets import make_moons
 
-from gpvi import metrics
+from gpvi import metrics, records
+from gpvi.bench import results
 from gpvi.bnn import BayesianMLPClassifier, BayesianMLPRegressor
+from gpvi.experiments.open_category import HISTOGRAM, SPLIT
+from gpvi.report.maps import maps_chart
+from gpvi.report.outliers import ScoreHistogram, draw_histogram
 from gpvi.report.reliability import draw_reliability
 
 HERE = Path(__file__).parent
+RESULTS = HERE.parent / "results"
+TOYS = {
+    "GPVI (pathwise)": "GPVI",
+    "MF-VI": "Mean-field VI",
+    "SVGD": "SVGD",
+    "Deep ensemble": "Deep ensemble",
+}
+"""What stands beside the long chains: the label of a record → its title."""
 BLUE = "#3465a4"
 
 
@@ -68,7 +85,97 @@ def reliability() -> None:
         model = BayesianMLPClassifier(method=method, random_state=0).fit(X, y)
         curves[name] = metrics.reliability(model.predict_proba(new_X), new_y)
     draw_reliability(ax, curves)
+    ax.set_aspect("equal")
     save(figure, "networks-reliability.png")
+
+
+def recorded(experiment: str) -> dict[str, records.Record]:
+    """The newest records of an experiment under `best`, by method."""
+    found = records.latest(records.find([RESULTS / experiment]))
+    return {record.method: record for record in found if record.preset == "best"}
+
+
+def classes() -> None:
+    """Where the networks of four classes disagree, by long chains and by four methods."""
+    found = recorded("classification4")
+    first = found["GPVI (pathwise)"].arrays
+    maps = {"HMC, 128 chains": first["reference_map"]} | {
+        title: found[label].arrays["map"] for label, title in TOYS.items()
+    }
+    labels = first["labels"].astype(int)
+    image = maps_chart(maps, first["inputs"], labels, float(first["half_width"]))
+    (HERE / "four-classes.png").write_bytes(image)
+
+
+def outliers() -> None:
+    """The score by which unknown digits are found, for three ways to predict."""
+    found = recorded("mnist")
+    titles = {
+        "GPVI (pathwise)": ("GPVI, variance", "auroc_variance"),
+        "Deep ensemble": ("Deep ensemble, variance", "auroc_variance"),
+        "Softmax": ("One network, entropy", "auroc_entropy"),
+    }
+    figure, panels = plt.subplots(1, 3, figsize=(9.4, 2.0), sharey=True)
+    for ax, (label, (title, score)) in zip(panels, titles.items(), strict=True):
+        record = found[label]
+        known, unknown = (record.arrays[f"{SPLIT}/{part}_scores"] for part in ("inlier", "outlier"))
+        auroc = f"AUROC {record.rows[f'{SPLIT}/{score}'][0]:.3f}"
+        draw_histogram(ax, title, ScoreHistogram(HISTOGRAM, known, unknown, auroc), ink="black")
+        ax.set_xlabel("log₁₀ of the score, −8 and less at the left")
+    panels[0].legend(loc="upper center", fontsize=7.5, frameon=False)
+    save(figure, "outliers.png")
+
+
+GREY, RED = "#888a85", "#a40000"
+FORMS = {
+    "GPVI (pathwise, affine head)": "pathwise, affine head",
+    "GPVI (functional, affine head)": "functional, affine head",
+    "GPVI (functional, block)": "functional, residual",
+}
+
+
+def speed() -> None:
+    """Growth with d, and steps of GPVI beside those of amortised SVGD, from the reports of `gpvi bench` kept here."""
+    reports = {"CPU": "speed-cpu.json", "H200": "speed-h200.json"}
+    found = {where: results.read(HERE / name).results for where, name in reports.items()}
+    figure, (growth, ratios) = plt.subplots(1, 2, figsize=(7.6, 2.8), width_ratios=(1, 1.3))
+    for line, colour in (("pathwise, d", BLUE), ("functional, d", RED)):
+        points = [
+            (int(r.contender.replace(",", "")), r.values["processor ms"])
+            for r in found["CPU"]
+            if r.row == line and "ms" in r.values
+        ]
+        d, ms = np.array(points).T
+        growth.plot(
+            d, 1e6 * ms / d, "o-", color=colour, markersize=3.5, linewidth=1, label=line[:-3]
+        )
+    growth.set(
+        xscale="log", ylim=(0, None), xlabel="d", ylabel="ns of a core a step and coordinate"
+    )
+    growth.legend(frameon=False, fontsize=7.5)
+    sizes = {"steps-classes": "s", "steps-mnist": "o", "steps-cifar": "^"}
+    for where, colour in (("CPU", GREY), ("H200", BLUE)):
+        for case, marker in sizes.items():
+            own = [r for r in found[where] if r.case == case and r.contender in FORMS]
+            if own:
+                heights = [list(FORMS).index(r.contender) for r in own]
+                shift = 0.12 if where == "CPU" else -0.12
+                ratios.plot(
+                    [r.values["ratio"] for r in own],
+                    [height + shift for height in heights],
+                    marker,
+                    color=colour,
+                    markersize=4.5,
+                    label=f"{where}, {own[0].row.split(', d')[0]}",
+                )
+    ratios.axvline(1.0, color="black", linewidth=0.8)
+    ratios.set(xscale="log", xlim=(0.4, 8), xlabel="time of a step over that of amortised SVGD")
+    ratios.set_xticks([0.5, 1, 2, 4], ["0.5", "1", "2", "4"])
+    ratios.set_xticks([], minor=True)
+    ratios.set_yticks(range(len(FORMS)), list(FORMS.values()))
+    ratios.set_ylim(len(FORMS) - 0.5, -0.5)
+    ratios.legend(frameon=False, fontsize=6.5, loc="upper right")
+    save(figure, "speed.png")
 
 
 def save(figure: Figure, name: str) -> None:
@@ -82,5 +189,8 @@ if __name__ == "__main__":
     plt.rc("figure", dpi=160)
     plt.rc("font", size=9)
     plt.rc("axes.spines", top=False, right=False)
-    band()
-    reliability()
+    pictures: dict[str, Callable[[], None]] = {
+        draw.__name__: draw for draw in (classes, outliers, band, reliability, speed)
+    }
+    for name in sys.argv[1:] or pictures:
+        pictures[name]()

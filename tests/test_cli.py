@@ -107,6 +107,7 @@ def test_demo_ends_with_the_path_of_the_page(quick, tmp_path):
         (("run", "blr", "--seeds", "three"), "'--seeds'"),
         (("run", "blr", "--sedes", "3"), "--seeds"),
         (("run",), "EXPERIMENT"),
+        (("report",), "see gpvi report --help"),
         (("list", "method"), "Did you mean 'methods'?"),
         (("fit",), "FILE"),
         (("report", "no/such/place"), "gpvi run"),
@@ -129,11 +130,12 @@ def test_a_damaged_record_is_named(tmp_path):
     assert not (tmp_path / "page").exists()
 
 
-def test_an_output_that_is_a_file_is_refused(quick, tmp_path):
+def test_an_output_that_is_a_file_is_refused_before_anything_is_run(quick, tmp_path):
     (tmp_path / "file").touch()
     result = call("run", "energy", "--out", tmp_path / "file")
     assert result.exit_code == 2
     assert "--out" in result.stderr
+    assert not quick
 
 
 def test_a_bug_is_one_line_and_with_debug_a_trace(monkeypatch, tmp_path):

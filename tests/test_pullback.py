@@ -15,8 +15,8 @@ from gpvi.directions import SVGDDirection, l2
 from gpvi.generators import Preconditioned
 from gpvi.jacobian import Block
 from gpvi.kernels import RBF
-from gpvi.products import FEW, WIDE, Products, added_up, norm
-from gpvi.pullback import push, push_with_log_det
+from gpvi.products import FEW, LONG, WIDE, Products, added_up, norm
+from gpvi.pullback import push, push_with_log_det, scale_gradient
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -91,6 +91,49 @@ def test_pathwise_restricted_to_the_scales(kind):
     part, whole = gradient(generator, scales), gradient(generator, eqx.is_inexact_array)
     np.testing.assert_allclose(flat(part), flat(eqx.filter(whole, scales)), rtol=1e-12)
     assert 0 < flat(part).size < flat(whole).size
+
+
+def test_scales_by_an_inverse_at_hand():
+    """What A⁻¹ gives is what the log-determinant gives; σ enters A, too."""
+    rng = np.random.default_rng(0)
+    generator = perturbed(built("residual-learned", Shape(5, 3, (4,))), rng)
+    z, direction = jnp.asarray(rng.standard_normal((2, 6, 5)))
+    weight = jnp.asarray(rng.uniform(size=6))
+
+    @eqx.filter_jit
+    def both(generator):
+        blocks = jax.vmap(lambda z: generator.head_jacobian(z).as_matrix())(z[:, :3])
+        given = jnp.linalg.inv(blocks)
+        return [scale_gradient(generator, z, direction, weight, found) for found in (given, None)]
+
+    found, expected = both(generator)
+    np.testing.assert_allclose(flat(found), flat(expected), rtol=1e-9)
+    assert np.abs(flat(found)[:3]).min() > 1e-3
+
+
+@pytest.mark.parametrize("n", [3, FEW + 1])
+def test_long_vectors_of_parameters(n):
+    """Whether their gradients are added up draw by draw or by the compiler, it is one vjp of all parameters."""
+    rng = np.random.default_rng(0)
+    generator = example("affine", Shape(LONG + 2, 2, (2,)), "bare", rng)
+    z, direction = jnp.asarray(rng.standard_normal((2, n, generator.dim)))
+    weight = jnp.asarray(rng.uniform(size=n))
+    params, static = eqx.partition(generator, eqx.is_inexact_array)
+
+    @jax.jit
+    def both(params):
+        def forward(params):
+            return jax.vmap(eqx.combine(params, static).transform_and_log_det)(z)
+
+        (x, sign, _), vjp = jax.vjp(forward, params)
+        by_jax = vjp((-direction, jnp.zeros_like(sign), -weight))[0]
+        own = push_with_log_det(eqx.combine(params, static), z)
+        along = push(Sampler(eqx.combine(params, static)), z)
+        without = vjp((-direction, jnp.zeros_like(sign), jnp.zeros(n)))[0]
+        return (own[0], own[-1](direction, weight), along[1](direction)), (x, by_jax, without)
+
+    for found, expected in zip(*both(params), strict=True):
+        np.testing.assert_allclose(flat(found), flat(expected), rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["linear", "residual-learned", "affine-conditional"])

@@ -2,7 +2,9 @@
 
 import base64
 import dataclasses
+import html
 import html.parser
+import math
 import re
 import shutil
 import struct
@@ -14,7 +16,11 @@ import pytest
 from gpvi import records as records_module
 from gpvi import report
 from gpvi.experiments import EXPERIMENTS
+from gpvi.experiments.base import Published
 from gpvi.experiments.open_category import HISTOGRAM
+from gpvi.records import Summary
+from gpvi.report import figures
+from gpvi.report.differences import differs
 from gpvi.report.pictures import PICTURES
 from made_records import made
 
@@ -78,8 +84,43 @@ def rows_of(page):
 def test_paper_and_presets_stand_side_by_side(page):
     """Seeds 0.125, 0.25, 0.375: mean 0.25, sd 0.125; 0.2, 0.4, 0.6: mean 0.4, sd 0.2."""
     cells = rows_of(page)["SVGD"]
-    assert cells[:3] == ["0.006 ± 0.0024", "0.4 ± 0.2", "0.25 ± 0.12"]
+    assert cells[:3] == ["0.006 ± 0.0024", "0.4 ± 0.2a", "0.25 ± 0.12"]
     assert cells[3] == "0.125 ± 0.03"
+
+
+class TestDifferences:
+    @pytest.mark.parametrize(
+        ("ours", "published", "differ"),
+        [
+            ((0.4, 0.2), Published(0.1, 0.05), True),
+            ((0.4, 0.2), Published(0.16, 0.05), False),
+            ((0.4, 0.2), Published(0.16, 0.05, "known"), True),
+            ((0.4, math.nan), Published(0.3, 0.05), True),
+            ((0.9934, math.nan), Published(0.993, math.nan), False),
+            ((0.9936, math.nan), Published(0.993, math.nan), True),
+            ((0.0, 0.0), Published(0.0, 0.0), False),
+        ],
+    )
+    def test_are_beyond_the_spreads(self, ours, published, differ):
+        mean, sd = ours
+        assert differs(Summary(mean, sd, 3), published) == differ
+
+    def test_have_their_reason_on_the_page(self, page):
+        reason = EXPERIMENTS["blr"].published["SVGD"]["mean_error_samples"].reason
+        assert html.escape(reason) in page
+        letter = re.search(r'0\.4 .{1,40}<a class="why" href="#(blr-why-a)">a</a>', page)
+        assert letter
+        assert f'<li id="{letter[1]}"><b>μ error of SVGD.</b>' in page
+
+    def test_that_nobody_explains_are_called_so(self):
+        """KSD's covariance error has no reason; 20 ± 10 is not 0.373 ± 0.11."""
+        page = report.render([made("blr", "KSD", "paper", value=10.0)])
+        assert "<b>Σ error of KSD.</b> Not explained.</li>" in page
+
+    def test_are_not_sought_where_the_figures_agree_or_the_preset_is_another(self, page):
+        agree = report.render([made("blr", "Deep ensemble", "paper", value=1e-3)])
+        assert "Σ error of Deep ensemble" in agree
+        assert 'class="why"' not in report.render([made("blr", "SVGD", "best")])
 
 
 def test_the_number_of_seeds_is_in_the_header_or_where_it_differs(records, page):
@@ -221,6 +262,29 @@ def test_very_small_and_large_numbers_are_powers_of_ten():
     page = report.render([made("solvers", "dense", "best", value=2e12)])
     assert "4.0 · 10<sup>12</sup> " in page
     assert "0000000" not in page
+
+
+def test_no_more_digits_than_mean_anything():
+    """Seeds 12345, 24690, 37035 have commas; a deviation of rounding alone does not call for eight digits."""
+    assert "24,690 " in report.render([made("solvers", "dense", "best", value=12_345.0)])
+    record = made("solvers", "dense", "best")
+    rows = dict.fromkeys(record.rows, (62.4456, 62.4456, 62.445601))
+    assert "62.446 " in report.render([dataclasses.replace(record, rows=rows)])
+
+
+def test_numbers_on_axes_keep_their_digits():
+    """Coordinates are cut to hundredths, labels are not."""
+    lines = {name: [figures.Mark("best", (0.001, 0.0025))] for name in "ab"}
+    drawing = figures.dot_chart(lines, "error", None, "digits")
+    assert re.search(r">0\.001\d*</text>", drawing)
+    assert not re.search(r'(?<=["\s])-?\d+\.\d{3,}', re.sub(r">[^<]*<", "><", drawing))
+
+
+def test_a_method_far_off_leaves_room_for_the_others():
+    near = {f"m{i}": [figures.Mark("best", (i - 2.0,))] for i in range(6)}
+    far = near | {"far": [figures.Mark("best", (3e9,))]}
+    assert "3e+09 →" in figures.dot_chart(far, "NLL", None, "far")
+    assert "→" not in figures.dot_chart(near, "NLL", None, "near")
 
 
 class TestPictures:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray
 
 from gpvi.generators import AbstractGenerator
 from gpvi.mesh import rows
+from gpvi.noise import normal
 
 
 class Particles(eqx.Module):
@@ -103,4 +104,4 @@ def standard_normal(
 ) -> Float[Array, "n d"]:
     """n rows of noise for a generator, in the dtype of its parameters."""
     dtype = jax.tree.leaves(eqx.filter(generator, eqx.is_inexact_array))[0].dtype
-    return rows(jax.random.normal(key, (n, generator.dim), dtype))
+    return rows(normal(key, (n, generator.dim), dtype))

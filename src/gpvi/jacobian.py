@@ -22,6 +22,7 @@ import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree, Scalar
 
 from gpvi.generators import AbstractGenerator, Preconditioned
+from gpvi.inverses import inverse, solve_transposed
 from gpvi.kernels import Gram
 from gpvi.specs import require_choice, require_positive, resolve, spec
 
@@ -34,6 +35,8 @@ class InverseProduct(NamedTuple):
     """E‖Jᵀy − v‖² / E‖v‖²; zero for the direct solvers."""
     stretch: Scalar
     """The largest ‖y‖/‖v‖ that was seen: where J comes near to being singular, it grows without bound."""
+    inverse: Float[Array, "n k k"] | None = None
+    """A⁻¹ at every z′, where it was formed."""
 
 
 def transposed_product(
@@ -93,8 +96,24 @@ class Block(Exact):
         if k < generator.dim:
             y_tail = y_tail / generator.tail_scale(z_head)
             right = right - jax.vmap(lambda y: generator.tail_transposed_product(z, y))(y_tail)
-        y_head = _solve_each(generator.head_jacobian(z_head).T, right)
+        block = generator.head_jacobian(z_head)
+        y_head = (
+            solve_transposed(block.as_matrix(), right)
+            if _is_dense(block)
+            else _solve_each(block.T, right)
+        )
         return jnp.concatenate([y_head, y_tail], axis=1)
+
+    def mean_product(self, state, generator, gram):
+        """As for every exact solver; dense heads are inverted once for all that needs A⁻¹."""
+        alone = generator.latent == generator.dim and not generator.constant_head
+        if not alone or not _is_dense(generator.head_jacobian(gram.x[0])):
+            return Exact.mean_product(self, state, generator, gram)
+        inverted = jax.vmap(lambda z: inverse(generator.head_jacobian(z).as_matrix()))(gram.x)
+        v = gram.gradients()
+        y = jnp.matmul(v, inverted, precision="highest")
+        zero = jnp.zeros((), v.dtype)
+        return InverseProduct(y.mean(0), zero, largest_ratio(y, v), inverted), state
 
 
 @spec
@@ -259,6 +278,11 @@ def as_solver(value: Solver | str) -> Solver:
         },
         "solver",
     )
+
+
+def _is_dense(block: lx.AbstractLinearOperator) -> bool:
+    """Whether nothing is known of it that a solver could use."""
+    return isinstance(block, lx.MatrixLinearOperator) and not lx.is_lower_triangular(block)
 
 
 def _solve_each(operator: lx.AbstractLinearOperator, v: Float[Array, "m d"]) -> Float[Array, "m d"]:

@@ -18,6 +18,10 @@ FEW, WIDE = 16, 256
 hide behind the optimiser's reads and writes while n is small, and rows shorter than this make poor loops."""
 
 
+LONG = 4_096
+"""Numbers in a vector of parameters from which on the gradients of few draws are added up by a product."""
+
+
 class Products:
     """Σ_i l_i r_iᵀ; a leaf of a tree of gradients."""
 
@@ -33,6 +37,23 @@ class Products:
         """The sum of the squares of its entries."""
         left, right = (jnp.matmul(a, a.T, precision="highest") for a in (self.left, self.right))
         return jnp.maximum((left * right).sum(), 0.0)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def copies(vector: Float[Array, " d"], n: int) -> Float[Array, "n d"]:
+    """n times the same row; the gradients of the rows are added up by a product with ones."""
+    return jnp.broadcast_to(vector, (n, *vector.shape))
+
+
+def _copies_forward(vector: Float[Array, " d"], n: int) -> tuple[Float[Array, "n d"], None]:
+    return copies(vector, n), None
+
+
+def _copies_back(n: int, _: None, given: Float[Array, "n d"]) -> tuple[Float[Array, " d"]]:
+    return (jnp.matmul(jnp.ones(n, given.dtype), given, precision="highest"),)
+
+
+copies.defvjp(_copies_forward, _copies_back)
 
 
 def added_up(gradient: PyTree) -> PyTree:

@@ -10,12 +10,14 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from gpvi.carriers import Sampler
 from gpvi.generators import AbstractGenerator
 from gpvi.generators.base import LastLayer
-from gpvi.products import FEW, WIDE, Products, added_up
+from gpvi.mesh import rows
+from gpvi.products import FEW, LONG, WIDE, Products, added_up, copies
 
 Carrier = TypeVar("Carrier", bound=eqx.Module)
 
@@ -41,7 +43,12 @@ def push(carrier: Carrier, z: PyTree) -> tuple[Float[Array, "n d"], Pull[Carrier
     if isinstance(carrier, Sampler):
         apart = _apart(carrier.generator, carrier.generator.last_layer, z, lambda c: c.generator)
     params, static = _parted(carrier, eqx.is_inexact_array, apart)
-    x, vjp = jax.vjp(lambda p: eqx.combine(p, static).particles(z), params)
+    if isinstance(carrier, Sampler):
+        x, vjp = jax.vjp(
+            lambda p: rows(_each(lambda own, z: own.generator(z), p, static, z)), params
+        )
+    else:
+        x, vjp = jax.vjp(lambda p: eqx.combine(p, static).particles(z), params)
     return x, Pull(lambda direction: _joined(vjp(-direction)[0], apart, direction))
 
 
@@ -59,7 +66,7 @@ def push_with_log_det(
     params, static = _parted(generator, learned, apart)
 
     def forward(p):
-        x, sign, log_det = jax.vmap(eqx.combine(p, static).transform_and_log_det)(z)
+        x, sign, log_det = _each(lambda own, z: own.transform_and_log_det(z), p, static, z)
         return (x, log_det), sign
 
     (x, log_det), vjp, sign = jax.vjp(forward, params, has_aux=True)
@@ -68,6 +75,42 @@ def push_with_log_det(
         return _joined(vjp((-direction, -weight))[0], apart, direction)
 
     return x, sign, log_det, Pull(back)
+
+
+def scale_gradient(
+    generator: AbstractGenerator,
+    z: Float[Array, "n d"],
+    direction: Float[Array, "n d"],
+    weight: Float[Array, " n"],
+    inverse: Float[Array, "n k k"] | None,
+) -> Any:
+    """(φ, w) taken back as above, to the parameters of σ alone; with A⁻¹ at hand, nothing is factored."""
+    scales = generator.scale_parameters()
+    if inverse is None:
+        return push_with_log_det(generator, z, scales)[-1](direction, weight)
+    params, static = eqx.partition(generator, scales)
+
+    def one(p: PyTree, z: Float[Array, " d"], inverse: Float[Array, "k k"]) -> tuple[Array, Array]:
+        own = eqx.combine(p, static)
+        z_head, _ = own.split(z)
+        log_det = own.head_log_det_given(z_head, inverse) + jnp.log(own.tail_scale(z_head)).sum()
+        return own(z), log_det
+
+    _, vjp = jax.vjp(lambda p: jax.vmap(one, (None, 0, 0))(p, z, inverse), params)
+    return vjp((-direction, -weight))[0]
+
+
+def _each(of: Callable, params: PyTree, static: PyTree, z: Float[Array, "n d"]) -> Any:
+    """`of(model, z_i)` for every draw; where draws are few, each has its own copy of long vectors of parameters.
+
+    What all draws share gets the sum of their gradients, which XLA takes on a CPU by a reduction that is slow over so
+    short an axis; the gradients of copies are added up by a product instead (`gpvi.products.copies`).
+    """
+    few = len(z) <= FEW and jax.sharding.get_abstract_mesh().empty
+    long = jax.tree.map(lambda leaf: few and leaf.ndim == 1 and leaf.size >= LONG, params)
+    own = jax.tree.map(lambda yes, leaf: copies(leaf, len(z)) if yes else leaf, long, params)
+    axes = jax.tree.map(lambda yes: 0 if yes else None, long)
+    return jax.vmap(lambda own, z: of(eqx.combine(own, static), z), (axes, 0))(own, z)
 
 
 class _Apart(NamedTuple):

@@ -165,10 +165,26 @@ def write(record: Record, directory: str | os.PathLike[str]) -> Path:
             with suppress(OSError):
                 temporary.unlink()
     except OSError as error:
-        raise StorageError(
-            f"the record cannot be written to {folder}: {error.strerror}. Choose another --out directory."
-        ) from error
+        raise _unwritable(folder, error) from error
     return path
+
+
+def prepare(directory: str | os.PathLike[str]) -> None:
+    """Make the directory, and refuse one that cannot be written to before anything is run for it."""
+    folder = Path(directory)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".{secrets.token_hex(8)}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(folder: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"the record cannot be written to {folder}: {error.strerror}. Choose another --out directory."
+    )
 
 
 def read(path: str | os.PathLike[str]) -> Record:

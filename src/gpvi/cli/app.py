@@ -116,5 +116,6 @@ def _in_words(error: Exception) -> str:
         return f"{error}. Check the paths given."
     misuse = getattr(error, "format_message", None)
     if misuse is not None:
-        return f"{misuse().rstrip('.') or 'no command given'} (see gpvi --help)."
+        command = getattr(getattr(error, "ctx", None), "command_path", "gpvi")
+        return f"{misuse().rstrip('.') or 'no command given'} (see {command} --help)."
     return f"unexpected {type(error).__name__}: {error}. Run it again with --debug for the trace."

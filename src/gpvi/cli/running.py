@@ -171,6 +171,7 @@ def _run(
     from gpvi import records
 
     finished: list[tuple[Record, Path, bool]] = []
+    records.prepare(out)
     try:
         for number, (experiment, label) in enumerate(jobs, 1):
             kept = None if again else _kept(experiment, label, preset, seeds, out)

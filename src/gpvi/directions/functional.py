@@ -12,12 +12,14 @@ from gpvi.mesh import rows
 
 
 class FunctionalDirection(NamedTuple):
-    """φ at the rows of z, what the solver learned, and how well it solved, and how far the inverse stretched."""
+    """φ at the rows of z, what the solver learned, how well it solved, and how far the inverse stretched."""
 
     direction: Float[Array, "m d"]
     solver_state: PyTree
     residual: Scalar
     stretch: Scalar
+    inverse: Float[Array, "n k k"] | None
+    """A⁻¹ at every z′, where the solver formed it."""
 
 
 def restricted(generator: AbstractGenerator, kernel: OnNoise) -> AbstractGenerator:
@@ -44,5 +46,5 @@ def functional(
     entropy, solver_state = solver.mean_product(solver_state, part, gram._replace(x=rows(gram.x)))
     direction = rows(attraction.at[:, : part.dim].add(rows(entropy.value)))
     return FunctionalDirection(
-        direction, solver_state, jnp.asarray(entropy.residual), entropy.stretch
+        direction, solver_state, jnp.asarray(entropy.residual), entropy.stretch, entropy.inverse
     )

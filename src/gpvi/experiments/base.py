@@ -44,6 +44,8 @@ class Published(NamedTuple):
 
     mean: float
     sd: float
+    reason: str = ""
+    """Why ours under `paper` is another, where that is known."""
 
 
 class Table(NamedTuple):

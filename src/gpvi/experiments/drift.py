@@ -28,7 +28,7 @@ from gpvi.records import Record
 from gpvi.target import Target
 
 CASE = "sinusoid"
-STEPS = {"paper": 5_000, "best": 5_000, "demo": 1_000, "smoke": 50}
+STEPS = {"best": 5_000, "demo": 1_000, "smoke": 50}
 DRAWS = 4_000
 ALONE = GPVI(gradient="functional", particles=100, pathwise_share=0.0, learning_rate=1e-3)
 
@@ -90,7 +90,9 @@ class FunctionalDrift:
     published: Mapping[str, Mapping[str, Published]] = MappingProxyType({})
 
     def recipes(self, preset: str) -> dict[str, Recipe]:
-        """One recipe to a cure."""
+        """One recipe to a cure; the paper has none."""
+        if preset == "paper":
+            return {}
         return {
             label: Recipe(
                 method,

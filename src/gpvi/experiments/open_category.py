@@ -312,6 +312,8 @@ class OpenCategory(ABC):
     summary: str
     figures: Mapping[str, tuple[float, Published | None, Published | None]]
     """Label → the paper's clean accuracy, AUC and ECE."""
+    reasons: Mapping[str, str] = MappingProxyType({})
+    """Label → why ours under `paper` are others."""
     as_published: "PaperSetting | None" = None
     recommended: "BestSetting"
     shortest: "BestSetting"
@@ -368,6 +370,8 @@ class OpenCategory(ABC):
             rows[label] = {f"{CLEAN}/accuracy": Published(accuracy, math.nan)}
             rows[label] |= {f"{SPLIT}/auroc_variance": auc} if auc else {}
             rows[label] |= {f"{SPLIT}/ece": ece} if ece else {}
+            reason = self.reasons.get(label, "")
+            rows[label] = {row: f._replace(reason=reason) for row, f in rows[label].items()}
         return rows
 
     def problems(self, label: str, preset: str) -> Sequence[str]:

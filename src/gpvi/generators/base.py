@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import lineax as lx
 from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, PyTree, Scalar
 
+from gpvi import inverses
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.specs import require_choice
 
@@ -106,8 +107,13 @@ class AbstractGenerator(eqx.Module):
 
     def head_log_det(self, z_head: Float[Array, " k"]) -> tuple[Scalar, Scalar]:
         """Sign and log|det A|."""
-        sign, log_det = jnp.linalg.slogdet(self.head_jacobian(z_head).as_matrix())
-        return sign, log_det
+        return inverses.log_det(self.head_jacobian(z_head).as_matrix())
+
+    def head_log_det_given(
+        self, z_head: Float[Array, " k"], inverse: Float[Array, "k k"]
+    ) -> Scalar:
+        """tr(A⁻¹A) with A⁻¹ held fixed: of no use but to be differentiated, which gives what log|det A| gives."""
+        return (inverse.T * self.head_jacobian(z_head).as_matrix()).sum()
 
     def tail_transposed_product(
         self, z: Float[Array, " d"], y_tail: Float[Array, " t"]

@@ -17,7 +17,7 @@ from gpvi.kernels import Kernel, OnNoise
 from gpvi.methods.base import About, Info, Learner, State, built, decaying_adam
 from gpvi.methods.reverse_kl import default_draws, l2_gradient, pathwise_gradient
 from gpvi.products import added_up, norm
-from gpvi.pullback import push, push_with_log_det
+from gpvi.pullback import push, scale_gradient
 from gpvi.specs import require_choice, require_count, require_positive, resolve, spec
 from gpvi.target import Density, evaluate
 
@@ -140,18 +140,21 @@ class GPVI:
             if self.batches == 1
             else standard_normal(generator, self._draws(generator.dim), key=z_prime_key)
         )
-        scales = generator.scale_parameters()
-        x_prime, _, _, pull_scales = push_with_log_det(generator, z_prime, scales)
-        at = evaluate(target, x_prime, batch)
+        at = evaluate(target, jax.vmap(generator)(z_prime), batch)
         found = functional(
             generator, kernel, as_solver(self.solver), state.auxiliary, z_prime, at.score, z
         )
         _, pull = push(Sampler(generator), z)
         gradient = pull.products(found.direction / len(z)).generator
         if kernel.coordinates == "head":
-            by_path = pull_scales(at.weight[:, None] * at.score, at.weight)
+            by_path = scale_gradient(
+                generator, z_prime, at.weight[:, None] * at.score, at.weight, found.inverse
+            )
             gradient = jax.tree.map(
-                lambda is_scale, along, by: by if is_scale else along, scales, gradient, by_path
+                lambda is_scale, along, by: by if is_scale else along,
+                generator.scale_parameters(),
+                gradient,
+                by_path,
             )
         info = {
             "log_density": at.mean(at.log_density),

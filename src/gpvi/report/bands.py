@@ -1,6 +1,5 @@
 """What networks predict along one input: mean and one and two standard deviations, a panel to each method."""
 
-import re
 from collections.abc import Mapping
 from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple
@@ -50,7 +49,7 @@ def bands_chart(
         for axes in panels[len(bands) :]:
             axes.remove()
         figure.tight_layout(pad=0.4)
-        return _to_hundredths(_svg(figure))
+        return _svg(figure)
 
 
 def draw_band(
@@ -75,8 +74,3 @@ def draw_band(
     axes.plot(grid, truth, color=ink, alpha=0.55, linewidth=0.8, linestyle=(0, (4, 2)))
     axes.plot(grid, band.mean, color=ACCENT, linewidth=1.3)
     axes.plot(data[:, 0], data[:, 1], ".", color=CYCLE[1], markersize=3, markeredgewidth=0)
-
-
-def _to_hundredths(svg: str) -> str:
-    """Coordinates with two decimals: a hundredth of a point is seen by nobody, and half of the text is saved."""
-    return re.sub(r"(\d\.\d\d)\d+", r"\1", svg)

@@ -1,6 +1,5 @@
 """Where networks disagree over the plane: the predictive standard deviation, with the data on top."""
 
-import io
 from collections.abc import Mapping
 from textwrap import fill
 from typing import TYPE_CHECKING
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float, Int
 
-from gpvi.report.figures import ACCENT, CYCLE, _bare, _figure, _png
+from gpvi.report.figures import ACCENT, CYCLE, _bare, _figure, _png, white_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +47,7 @@ def maps_chart(
     highest = max(float(sd.max()) for sd in maps.values()) if highest is None else highest
     columns = min(COLUMNS, len(maps))
     rows = -(-len(maps) // columns)
-    with _figure(1.75 * columns + 0.6, 2.1 * rows) as (figure, whole):
+    with _figure(1.75 * columns + 0.6, 1.96 * rows) as (figure, whole):
         whole.remove()
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
         for axes, (name, sd) in zip(panels, maps.items(), strict=False):
@@ -57,18 +56,13 @@ def maps_chart(
             axes.set(xticks=(), yticks=())
         for axes in panels[len(maps) :]:
             axes.remove()
-        figure.subplots_adjust(0.01, 0.01, 0.92, 1 - 0.36 / (2.1 * rows), 0.06, 0.24)
+        figure.subplots_adjust(0.01, 0.01, 0.92, 1 - 0.28 / (1.96 * rows), 0.06, 0.24)
         bar = figure.add_axes((0.94, 0.12, 0.012, 0.7))
         shades = LinearSegmentedColormap.from_list("sd", ["white", ACCENT])
         figure.colorbar(ScalarMappable(Normalize(0, highest), shades), cax=bar)
         bar.tick_params(labelsize=7)
         bar.set_title("sd", fontsize=8)
-        figure.patch.set_facecolor("white")
-        buffer = io.BytesIO()
-        figure.savefig(
-            buffer, format="png", dpi=160, transparent=False, metadata={"Software": None}
-        )
-        return buffer.getvalue()
+        return white_png(figure)
 
 
 def draw_map(

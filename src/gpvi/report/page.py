@@ -16,12 +16,15 @@ from gpvi.experiments import EXPERIMENTS, PRESETS, Experiment, Metric, Published
 from gpvi.experiments.base import Table
 from gpvi.records import Record, Summary, latest, slug
 from gpvi.report import figures
+from gpvi.report.differences import PRESET, Differences
 from gpvi.report.elements import badge, chart, charts, key
 from gpvi.report.pictures import PICTURES
 
 PAGE = "index.html"
-SMALL, LARGE = 1e-4, 1e7
+SMALL, LARGE = 1e-4, 1e5
 """Below and from where numbers are written with a power of ten."""
+MOST = 5
+"""Significant digits of a mean."""
 CURVES = {"elbo": "ELBO", "log_density": "mean log p of the draws"}
 """The training terms that are drawn, the best one first: a term is drawn where every method reports it."""
 
@@ -77,6 +80,7 @@ class Section:
         self.presets = [preset for preset in PRESETS if any(r.preset == preset for r in records)]
         self.metrics = {metric.key: metric for metric in experiment.metrics}
         self.by_place = {(record.method, record.preset): record for record in records}
+        self.differences = Differences(experiment, records)
 
     def html(self) -> str:
         """Summary, tables, pictures, charts, curves."""
@@ -85,6 +89,7 @@ class Section:
             f'<section id="{escape(name)}"><h2>{escape(e.title)}</h2>',
             f'<p class="source">{escape(_source(e))}</p><p>{escape(e.summary)}</p>',
             *(self._table(table) for table in e.tables),
+            self.differences.html(),
             *self._pictures(),
             *self._charts(),
             *self._curves(),
@@ -223,6 +228,8 @@ class Section:
         if record is None or summary is None:
             return ""
         text = _number(summary, metric)
+        if preset == PRESET:
+            text += self.differences.mark(label, row)
         said = len(record.seeds) if stacked else self._common_count(preset)
         if summary.n != said:
             text += _count(summary.n)
@@ -368,7 +375,7 @@ def _number(summary: Summary, metric: Metric) -> str:
         return " ".join(filter(None, (_power(mean), _deviation(_power(sd)) if sd > 0 else "")))
     if not sd > 0:
         return f"{_decimal(mean, _digits(mean, 3))}{unit}"
-    digits = _digits(sd, 2 if f"{sd:e}"[0] == "1" else 1)
+    digits = min(_digits(sd, 2 if f"{sd:e}"[0] == "1" else 1), _digits(mean, MOST))
     return f"{_decimal(mean, digits)} {_deviation(f'{_decimal(sd, digits)}{unit}')}"
 
 
@@ -386,7 +393,8 @@ def _digits(value: float, significant: int) -> int:
 
 
 def _decimal(value: float, decimals: int) -> str:
-    return f"{value:.{decimals}f}".replace("-", "−")
+    comma = "," if abs(value) >= 10_000 else ""
+    return f"{value:{comma}.{decimals}f}".replace("-", "−")
 
 
 def _count(n: int) -> str:

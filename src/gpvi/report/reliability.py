@@ -6,16 +6,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpvi.metrics import Reliability
-from gpvi.report.figures import INK, LINES, _figure, _svg
+from gpvi.report.figures import INK, LINES, _figure, _svg, legend_above
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+LEAST = 0.005
+"""The share of the predictions that a bin needs to be drawn: the accuracy of fewer is chance."""
+
 
 def reliability_diagram(curves: Mapping[str, Reliability], salt: str = "reliability") -> str:
     """An SVG of one curve to each method, with its calibration error."""
-    with _figure(3.2, 3.2, salt) as (figure, axes):
+    with _figure(5.2, 3.2 + 0.17 * ((len(curves) + 1) // 2), salt) as (figure, axes):
         draw_reliability(axes, curves, ink=INK)
+        legend_above(axes)
         return _svg(figure)
 
 
@@ -26,7 +30,7 @@ def draw_reliability(
     axes.plot((0, 1), (0, 1), color=ink, alpha=0.35, linewidth=0.8, linestyle=(0, (4, 3)))
     lowest = 1.0
     for (line, colour), (name, bins) in zip(LINES, curves.items(), strict=False):
-        kept = np.asarray(bins.share) > 0
+        kept = np.asarray(bins.share) >= LEAST
         confidence, accuracy, share = (np.asarray(part)[kept] for part in bins)
         label = f"{name} (ECE {float(bins.error):.3f})"
         axes.plot(confidence, accuracy, color=colour, linestyle=line, linewidth=1.2, label=label)
@@ -34,5 +38,4 @@ def draw_reliability(
         lowest = min(lowest, confidence.min(), accuracy.min())
     low = max(0.0, np.floor(10 * lowest - 0.2) / 10)
     axes.set(xlim=(low, 1.02), ylim=(low, 1.02), xlabel="confidence", ylabel="accuracy")
-    axes.set_aspect("equal")
     axes.legend(loc="upper left", fontsize=7.5, handlelength=1.4, frameon=False)

@@ -16,7 +16,7 @@ ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
 COUNTERS = 2**32
 LONG = 4_096
-"""Numbers in a row from which on rows are made one after the other."""
+"""Numbers in a row from which on the rounds are written out: shorter rows stay in the cache, and their programs small."""
 
 
 def normal(key: PRNGKeyArray, shape: tuple[int, int], dtype: DTypeLike) -> Float[Array, "n d"]:
@@ -26,7 +26,8 @@ def normal(key: PRNGKeyArray, shape: tuple[int, int], dtype: DTypeLike) -> Float
         return jax.random.normal(key, shape, dtype)
 
     written_out = (
-        dtype == jnp.float32
+        shape[1] >= LONG
+        and dtype == jnp.float32
         and jax.random.key_impl(key) == "threefry2x32"
         and jax.config.jax_threefry_partitionable  # pyright: ignore[reportAttributeAccessIssue]
         and shape[0] * shape[1] < COUNTERS
@@ -50,7 +51,7 @@ def _normal(key: PRNGKeyArray, shape: tuple[int, int]) -> Float[Array, "n d"]:
 
     column = jax.lax.iota(jnp.uint32, d)
     first_of_row = jax.lax.iota(jnp.uint32, n) * np.uint32(d)
-    if d < LONG or not jax.sharding.get_abstract_mesh().empty:
+    if not jax.sharding.get_abstract_mesh().empty:
         return numbers(first_of_row[:, None] + column)
     return jax.lax.map(lambda first: numbers(first + column), first_of_row)
 

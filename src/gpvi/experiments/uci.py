@@ -51,7 +51,7 @@ LARGE = ("protein-tertiary-structure",)
 UNITS, MORE_UNITS = 50, 100
 SPLITS = {"best": None, "demo": 3, "smoke": 2}
 STEPS = {"best": 10_000, "demo": 3_000, "smoke": 20}
-"""Of particles; generators take longer by `LONGER`."""
+"""Of particles and MF-VI; generators take longer by `LONGER`."""
 LONGER = 3.2
 SMOKE_CASES = ("yacht",)
 DRAWS = {"best": 500, "demo": 200, "smoke": 20}
@@ -59,7 +59,7 @@ DRAWS = {"best": 500, "demo": 200, "smoke": 20}
 FEW_DATA = 2_000
 """Chains run on at most so many data, which they see all at once."""
 BATCH, LARGE_BATCH = 128, 512
-"""Data in a step of particles, and of generators."""
+"""Data in a step of particles and MF-VI, and of generators."""
 HELD_OUT, CHOOSING = 5, 5
 """Where there is something to choose, one in so many training rows is held out, in the first so many splits."""
 LEVEL = 0.9
@@ -437,7 +437,7 @@ def _recipes(preset: str) -> dict[str, NetworkRecipe]:
         "GPVI (pathwise, cold)": generative(pathwise, temperatures=COLD[1:] if few else COLD),
         "GPVI (pathwise, heteroscedastic)": generative(pathwise, likelihoods=(Heteroscedastic(),)),
         "GPVI (functional)": generative(functional),
-        "MF-VI": generative(MeanFieldVI(particles=draws)),
+        "MF-VI": generative(MeanFieldVI(particles=draws), steps=steps, batch_size=BATCH),
         "SVGD": particles(SVGD(particles=4 if few else 32, learning_rate=1e-2)),
         "Deep ensemble": particles(DeepEnsemble(members=2 if few else 10)),
         "NUTS": NetworkRecipe(nuts, priors=(WIDE,), most_data=FEW_DATA),

@@ -87,7 +87,10 @@ def test_draws_and_densities_are_those_of_the_gaussian(getkey):
     "generator",
     [
         generators.Triangular(2, "affine", (4,), scale_form="conditional"),
-        generators.Triangular(2, generators.SplineFlow(2, 4, 5.0, 6), (4,)),
+        pytest.param(
+            generators.Triangular(2, generators.SplineFlow(2, 4, 5.0, 6), (4,)),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["affine", "spline"],
 )

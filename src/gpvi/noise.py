@@ -16,7 +16,7 @@ ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
 COUNTERS = 2**32
 LONG = 4_096
-"""Numbers in a row from which on the rounds are written out: shorter rows stay in the cache, and their programs small."""
+"""Numbers in a row from which on the rounds are written out: shorter rows stay in the cache, their programs small."""
 
 
 def normal(key: PRNGKeyArray, shape: tuple[int, int], dtype: DTypeLike) -> Float[Array, "n d"]:

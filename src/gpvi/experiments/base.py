@@ -19,7 +19,7 @@ from gpvi.progress import Meter, as_meter
 from gpvi.records import Record
 
 PRESETS: dict[str, str] = {
-    "paper": "the recipe as published, at its full length",
+    "paper": "the recipe as published; a section says where ours is shorter",
     "best": "what this library recommends",
     "demo": "best, shortened to minutes on two cores",
     "smoke": "a few hundred steps: it runs, and proves nothing else",

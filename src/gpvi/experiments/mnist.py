@@ -65,8 +65,8 @@ class MNIST(OpenCategory):
         "networks a step for 40 epochs, and generators predict by 100 new networks. Priors are N(0, g²/fan-in) "
         "with g = 12 (of 1.4, 3, 6, 12) for generators and 10 (of 1.4, 3, 10) for the ensemble, by the likelihood of "
         "the last tenth of the training set after 20 epochs; longer training (60 epochs there) finds more unknown "
-        "digits and doubts more known ones. After 40 epochs g = 6 is the more likely one there (0.0129 against 0.0144); "
-        "it was not taken up."
+        "digits and doubts more known ones. After 40 epochs g = 6 is the more likely one there (0.0129 against "
+        "0.0144); it was not taken up."
     )
     figures: Mapping[str, tuple[float, Published | None, Published | None]] = MappingProxyType(
         {

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from gpvi import inverses
+from gpvi import gauss_jordan, inverses
 from gpvi.generators import Residual
 from gpvi.inverses import EFFORTS, Effort, inverse, log_det, newton, scalings
 from gpvi.methods import GPVI
@@ -55,6 +55,25 @@ def test_what_converged_is_exact_and_what_did_not_is_told(by_products, condition
         if converged:
             assert error(a, x) < rounding
     assert error(a, found[2]) < rounding
+
+
+@pytest.mark.parametrize("k", [5, 32])
+def test_exchanges_invert_as_factors_do(k):
+    """The kernel, run as plain JAX: blocks near a permutation need every pivot looked for, 5 are padded to 16."""
+    rng = np.random.default_rng(k)
+    a = (np.eye(k)[rng.permutation(k)] + 0.3 * rng.standard_normal((2, k, k))).astype(np.float32)
+    x = jax.jit(jax.vmap(lambda a: gauss_jordan.inverse(a, interpret=True)))(a)
+    assert error(a, x) < 4 * error(a, jnp.linalg.inv(a))
+
+
+@pytest.mark.parametrize(("k", "kernels"), [(3, 1), (64, 1), (65, 0), (128, 0)])
+def test_small_blocks_are_one_kernel_on_a_gpu(monkeypatch, k, kernels):
+    """What JAX would hand to an NVIDIA GPU, were there one."""
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    program = jax.jit(jax.vmap(inverses.on_an_accelerator)).trace(jnp.zeros((2, k, k)))
+    text = program.lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("__gpu$xla.gpu.triton") == kernels
+    assert ("getrf" in text) == (k > inverses.SMALL)
 
 
 def test_only_blocks_that_need_it_are_done_again(by_products):

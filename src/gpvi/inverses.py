@@ -1,7 +1,8 @@
 r"""Inverses of the k×k blocks of a Jacobian, of which a step needs one to a draw, and what is made of them.
 
-On a CPU they come from LU factors. An accelerator takes the k pivots one after the other, some microseconds to each;
-matrix products alone give the same by Newton's iteration X ← 2X − XAX, which squares I − XA (Schulz 1933). From
+On a CPU they come from LU factors. An accelerator takes the k pivots one after the other, some microseconds to each.
+Small blocks have a kernel of their own on an NVIDIA GPU (`gpvi.gauss_jordan`). For wide ones, matrix products alone
+give the same by Newton's iteration X ← 2X − XAX, which squares I − XA (Schulz 1933). From
 X = Aᵀ/(‖A‖₁‖A‖_∞) the eigenvalues of XA lie in (0, 1], and each pass at first doubles the small ones. With X scaled by
 α = 2/(l + u) before it, where they lie in [l, u], it multiplies them by four: Chebyshev's polynomial of degree two in
 I − XA (Pan, Schreiber 1991). A pass corrects what rounding did to the one before, so that all but the last may be rough
@@ -21,6 +22,8 @@ from jaxtyping import Array, Bool, Float, Scalar
 
 Attempt = tuple[Float[Array, "k k"], Bool[Array, ""]]
 """What stands for an inverse, and whether it may be off."""
+SMALL = 64
+"""k to which an NVIDIA GPU holds a block in registers."""
 WIDE = 128
 """k from which on an accelerator is given products instead of factors."""
 
@@ -34,10 +37,10 @@ class Effort(NamedTuple):
     """The least eigenvalue of AᵀA/(‖A‖₁‖A‖_∞) that they invert."""
 
 
-EFFORTS = Effort(15, 3, 1e-6), Effort(23, 4, 1e-10)
+EFFORTS = Effort(15, 3, 1e-6), Effort(24, 4, 1e-10)
 """For condition numbers to about 200, as a generator has at its start, and to 30,000; then come the factors."""
 FRESH = 4
-"""Rough passes after which AX is formed anew."""
+"""Rough passes after which AX is formed anew; their number is a multiple of it."""
 MARGIN = 0.05
 """How far above u rough products may put an eigenvalue: beyond 2/α the iteration would diverge."""
 TOLERANCE = 0.03
@@ -46,8 +49,19 @@ TOLERANCE = 0.03
 
 @jax.custom_jvp
 def inverse(a: Float[Array, "k k"]) -> Float[Array, "k k"]:
-    """A⁻¹."""
-    return _on_this_device(_by_factors, _by_products, a)
+    """A⁻¹, in the way that suits the device and the size of A."""
+    if jax.default_backend() == "cpu" or a.dtype != jnp.float32:
+        return _by_factors(a)
+    return on_an_accelerator(a)
+
+
+def on_an_accelerator(a: Float[Array, "k k"]) -> Float[Array, "k k"]:
+    """Exchanges, factors or products by the size of A. A kernel of our own is not cut along a mesh of devices."""
+    if len(a) >= WIDE:
+        return jax.lax.platform_dependent(a, cpu=_by_factors, default=_by_products)
+    if len(a) <= SMALL and jax.device_count() == 1:
+        return jax.lax.platform_dependent(a, cuda=_by_exchanges, default=_by_factors)
+    return _by_factors(a)
 
 
 @inverse.defjvp
@@ -73,23 +87,19 @@ def _log_det_jvp(primals, tangents):
 
 def solve_transposed(a: Float[Array, "k k"], v: Float[Array, "m k"]) -> Float[Array, "m k"]:
     """The rows y with Aᵀy = v."""
-    return _on_this_device(
-        lambda a, v: lu_solve(lu_factor(a), v.T, trans=1).T,
-        lambda a, v: jnp.matmul(v, inverse(a), precision="highest"),
-        a,
-        v,
-    )
-
-
-def _on_this_device(factors: Callable, products: Callable, a: Array, *others: Array) -> Array:
-    """One way or the other, by the device and the size of A."""
-    if len(a) < WIDE or a.dtype == jnp.float64:
-        return factors(a, *others)
-    return jax.lax.platform_dependent(a, *others, cpu=factors, default=products)
+    if jax.default_backend() == "cpu":
+        return lu_solve(lu_factor(a), v.T, trans=1).T
+    return jnp.matmul(v, inverse(a), precision="highest")
 
 
 def _by_factors(a: Float[Array, "k k"]) -> Float[Array, "k k"]:
     return lu_solve(lu_factor(a), jnp.eye(len(a), dtype=a.dtype))
+
+
+def _by_exchanges(a: Float[Array, "k k"]) -> Float[Array, "k k"]:
+    from gpvi import gauss_jordan
+
+    return gauss_jordan.inverse(a)
 
 
 def _by_products(a: Float[Array, "k k"]) -> Float[Array, "k k"]:
@@ -120,20 +130,28 @@ def newton(a: Float[Array, "k k"], effort: Effort) -> Attempt:
     the same rule, both in one product.
     """
     k, sizes = len(a), jnp.abs(a)
-    x, scale = a.T / (sizes.sum(0).max() * sizes.sum(1).max()), 1.0
     rough = effort.passes - effort.full
-    alphas = scalings(effort)
-    both = jnp.zeros((2 * k, k), a.dtype)
-    for number, alpha in enumerate(alphas[:rough]):
-        if number % FRESH == 0:
-            both = jnp.concatenate([x, jnp.matmul(a, x, precision="high")])
-        both = both - 0.5 * alpha * scale * jnp.matmul(both, both[k:], precision="high")
-        x, scale = both[:k], 2 * alpha * scale
-    x, left = scale * x, jnp.zeros_like(a)
-    for alpha in alphas[rough:]:
-        product = alpha * jnp.matmul(a, x, precision="highest")
-        left = jnp.eye(k, dtype=a.dtype) - product
-        x = alpha * (x + jnp.matmul(x, left, precision="highest"))
+    alphas = jnp.asarray(scalings(effort), a.dtype)
+
+    def rough_pass(carry: tuple[Array, Array], alpha: Array) -> tuple[tuple[Array, Array], None]:
+        both, scale = carry
+        moved = jnp.matmul(both, both[k:], precision="high")
+        return (both - 0.5 * alpha * scale * moved, 2 * alpha * scale), None
+
+    def rough_passes(carry: tuple[Array, Array], some: Array) -> tuple[tuple[Array, Array], None]:
+        x, scale = carry
+        both = jnp.concatenate([x, jnp.matmul(a, x, precision="high")])
+        (both, scale), _ = jax.lax.scan(rough_pass, (both, scale), some)
+        return (both[:k], scale), None
+
+    def full_pass(carry: tuple[Array, Array], alpha: Array) -> tuple[tuple[Array, Array], None]:
+        x, _ = carry
+        left = jnp.eye(k, dtype=a.dtype) - alpha * jnp.matmul(a, x, precision="highest")
+        return (alpha * (x + jnp.matmul(x, left, precision="highest")), left), None
+
+    start = a.T / (sizes.sum(0).max() * sizes.sum(1).max()), jnp.ones((), a.dtype)
+    (x, scale), _ = jax.lax.scan(rough_passes, start, alphas[:rough].reshape(-1, FRESH))
+    (x, left), _ = jax.lax.scan(full_pass, (scale * x, jnp.zeros_like(a)), alphas[rough:])
     return x, ~(jnp.linalg.norm(left) <= TOLERANCE)
 
 

@@ -25,7 +25,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from gpvi import hosts, lock, specs, storage
 from gpvi.affine import Affine
 from gpvi.diagnostics import Importance
-from gpvi.errors import InputError, StorageError
+from gpvi.errors import InputError, OtherRunError, StorageError
 from gpvi.pace import Assessment
 from gpvi.program import Plan, Program
 from gpvi.recovery import Run
@@ -34,7 +34,9 @@ from gpvi.target import Target, Whitened
 KEPT = 2
 """Checkpoints of an attempt that stay: the newest, and the one before it should the newest be damaged."""
 PAUSE = 60.0
-"""Seconds between two checkpoints where nobody says how many steps."""
+"""Seconds between two checkpoints, at least, where nobody says how many steps."""
+SHARE = 0.05
+"""Of the time that may go into writing them there."""
 PROBES = 3
 PROBE_TOLERANCE = 1e-3
 MALFORMED = (StorageError, KeyError, IndexError, TypeError, ValueError, OverflowError)
@@ -122,6 +124,7 @@ class Checkpoints:
         self._affine = Affine.identity(1, "float32")
         self._start = ""
         self._failed = False
+        self._pause = PAUSE
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -174,7 +177,7 @@ class Checkpoints:
     def offer(self, attempt: int, run: Run) -> None:
         """Save if it is time."""
         if self._every is None:
-            due = time.monotonic() - self._saved_at >= PAUSE
+            due = time.monotonic() - self._saved_at >= self._pause
         else:
             due = run.done - self._saved_step >= self._every
         if hosts.agreed(due):
@@ -185,6 +188,7 @@ class Checkpoints:
 
         Of several processes all bring their parts of the state, and the first writes.
         """
+        began = time.monotonic()
         document, arrays = _encoded(run)
         if not hosts.first():
             self._saved_at, self._saved_step = time.monotonic(), run.done
@@ -202,6 +206,7 @@ class Checkpoints:
             self._failed = True
             return
         self._saved_at, self._saved_step, self._failed = time.monotonic(), run.done, False
+        self._pause = max(PAUSE, (self._saved_at - began) / SHARE)
         for step in sorted(self._found().get(attempt, ()))[:-KEPT]:
             shutil.rmtree(self._path(attempt, step), ignore_errors=True)
         for earlier in range(attempt):
@@ -242,7 +247,7 @@ class Checkpoints:
         ):
             other.append("log-density")
         if other:
-            raise InputError(
+            raise OtherRunError(
                 f"{self._directory} holds checkpoints of another run: {', '.join(other)} differ"
                 f"{'s' * (len(other) == 1)}. Name another directory, or call fit as that run did"
                 " (a new version of JAX or gpvi may also change the program)."

@@ -22,6 +22,10 @@ class UnknownOptionError(InputError, TypeError):
         super().__init__(f"unknown {kind} {value!r}. {hint}Valid: {', '.join(names) or 'none'}.")
 
 
+class OtherRunError(InputError):
+    """A directory holds the checkpoints of another run than the one that is to go on."""
+
+
 class NotAvailableError(GPVIError):
     """A method was asked for something it cannot give; the message names what can."""
 

@@ -32,6 +32,7 @@ from gpvi.experiments.gaussians import (
     relative_errors,
     sample_errors,
 )
+from gpvi.experiments.unfinished import next_place
 from gpvi.fit import fit_seeds
 from gpvi.jacobian import Helper
 from gpvi.methods import (
@@ -259,6 +260,7 @@ class BayesianLinearRegression:
                 batch_size=recipe.batch_size,
                 progress=Labelled(progress, f"{self.name} · {label}"),
                 init=recipe.start,
+                checkpoint=next_place(),
             )
         for seed, problem, posterior in zip(seeds, problems, posteriors, strict=True):
             found.follow(posterior.training)

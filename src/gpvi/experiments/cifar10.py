@@ -23,6 +23,11 @@ from gpvi.experiments.open_category import (
 )
 
 WEIGHTS = 90_506
+"""Of the network for ten classes."""
+SHORTER = (
+    "Ours takes a quarter of the published steps, 30,000 for 120,000, and at the published rate of 1e-5 none is done "
+    "by then: the training loss of the particles still falls by 0.02 nats an image in the last tenth."
+)
 PAPER = PaperSetting(
     epochs=100,
     batch_size=100,
@@ -101,6 +106,7 @@ class CIFAR10(OpenCategory):
             HELPER: (0.762, Published(0.677, 0.008), Published(0.018, 0.015)),
         }
     )
+    reasons = MappingProxyType(dict.fromkeys(figures, SHORTER))
     as_published = PAPER
     recommended = BEST
     shortest = SMOKE

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Scalar
 
 from gpvi import generators
 from gpvi.experiments.base import Labelled, Measurements, Metric, Published, Recipe, Table, quietly
+from gpvi.experiments.unfinished import next_place
 from gpvi.fit import fit_seeds
 from gpvi.methods import GPVI, SVGD
 from gpvi.progress import Meter
@@ -126,6 +127,7 @@ class VarianceCollapse:
                         steps=chosen.steps,
                         progress=Labelled(progress, f"{self.name} · {label} · d = {dim}, n = {n}"),
                         init=chosen.start,
+                        checkpoint=next_place(),
                     )
                 for row, seed, posterior in zip(rows, seeds, posteriors, strict=True):
                     count = FRESH if posterior.method.generative else n

@@ -26,6 +26,7 @@ from gpvi.experiments.gaussians import (
     moments,
     relative_covariance_error,
 )
+from gpvi.experiments.unfinished import next_place
 from gpvi.fit import fit_seeds
 from gpvi.methods import GPVI
 from gpvi.posterior import Posterior
@@ -184,6 +185,7 @@ class DensityEstimation:
                     optimizer=recipe.optimizer(),
                     progress=Labelled(progress, f"{self.name} · {label} · d = {dim}"),
                     init=recipe.start,
+                    checkpoint=next_place(),
                 )
             for (law, seed), problem, posterior in zip(lanes, problems, posteriors, strict=True):
                 found.follow(posterior.training, case(dim, law))

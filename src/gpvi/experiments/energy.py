@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 
 from gpvi.experiments.base import Labelled, Measurements, Metric, Published, Recipe, Table, quietly
+from gpvi.experiments.unfinished import next_place
 from gpvi.fit import fit, fit_seeds
 from gpvi.generators import Residual
 from gpvi.jacobian import Helper
@@ -254,16 +255,21 @@ def trained(
     with quietly():
         if recipe.start is None:
             targets = [numbered_target(case) for case, _ in lanes]
-            posteriors = fit_seeds(targets, recipe.method, key=key, **shared)
+            posteriors = fit_seeds(
+                targets, recipe.method, key=key, checkpoint=next_place(), **shared
+            )
             yield from ((*lane, found) for lane, found in zip(lanes, posteriors, strict=True))
             return
         for number, (case, seed) in enumerate(lanes):
             target = Target(POTENTIALS[case], dim=2)
-            yield (
-                case,
-                seed,
-                fit(target, recipe.method, key=jax.random.fold_in(key, number), **shared),
+            found = fit(
+                target,
+                recipe.method,
+                key=jax.random.fold_in(key, number),
+                checkpoint=next_place(),
+                **shared,
             )
+            yield case, seed, found
 
 
 def numbered_target(case: str) -> Target:

@@ -38,6 +38,7 @@ from gpvi.experiments.base import (
     Table,
     quietly,
 )
+from gpvi.experiments.unfinished import next_place
 from gpvi.fit import fit_seeds
 from gpvi.generators import Residual
 from gpvi.jacobian import Helper
@@ -189,6 +190,7 @@ def trained(
             optimizer=recipe.optimizer(),
             batch_size=batch_size,
             progress=progress,
+            checkpoint=next_place(),
         )
     return [
         tuple(found[i : i + recipe.generators]) for i in range(0, len(found), recipe.generators)

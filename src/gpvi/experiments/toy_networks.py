@@ -34,6 +34,7 @@ from gpvi.carriers import Chains, Particles, standard_normal
 from gpvi.diagnostics import fold_fraction, importance
 from gpvi.directions import KSDDirection
 from gpvi.experiments.base import Labelled, Metric, Recipe, quietly
+from gpvi.experiments.unfinished import next_place
 from gpvi.fit import fit, fit_seeds
 from gpvi.generators import AbstractGenerator, Residual
 from gpvi.jacobian import Helper
@@ -312,6 +313,7 @@ def trained(
             steps=recipe.steps,
             optimizer=recipe.optimizer(),
             progress=progress,
+            checkpoint=next_place(),
         )
     starts = range(0, len(found), recipe.members)
     return [tuple(found[start : start + recipe.members]) for start in starts]

@@ -31,6 +31,7 @@ from gpvi.experiments.base import (
     Table,
     quietly,
 )
+from gpvi.experiments.unfinished import next_place
 from gpvi.fit import fit_seeds
 from gpvi.methods import GPVI, NUTS, SVGD, DeepEnsemble, MeanFieldVI
 from gpvi.posterior import Posterior
@@ -405,6 +406,7 @@ def _fitted(
             steps=recipe.steps,
             batch_size=None if recipe.batch_size is None else min(recipe.batch_size, data),
             progress=progress,
+            checkpoint=next_place(),
         )
     if case:
         found.follow(posteriors[0].training, case)

@@ -1,5 +1,6 @@
 """Inverses by products of matrices against double precision, what they say of themselves, and their derivatives."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import equinox as eqx
@@ -69,11 +70,29 @@ def test_exchanges_invert_as_factors_do(k):
 @pytest.mark.parametrize(("k", "kernels"), [(3, 1), (64, 1), (65, 0), (128, 0)])
 def test_small_blocks_are_one_kernel_on_a_gpu(monkeypatch, k, kernels):
     """What JAX would hand to an NVIDIA GPU, were there one."""
-    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    assert not inverses.takes_kernels()
+    monkeypatch.setattr(inverses, "takes_kernels", lambda: True)
     program = jax.jit(jax.vmap(inverses.on_an_accelerator)).trace(jnp.zeros((2, k, k)))
     text = program.lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("__gpu$xla.gpu.triton") == kernels
     assert ("getrf" in text) == (k > inverses.SMALL)
+
+
+@pytest.mark.parametrize(
+    ("capability", "number", "takes"),
+    [
+        ("9.0", 1, True),
+        ("10.0", 1, True),
+        ("7.5", 1, False),
+        ("9.0", 2, False),
+        ("gfx90a", 1, False),
+    ],
+)
+def test_the_kernel_is_for_one_recent_gpu(monkeypatch, capability, number, takes):
+    device = SimpleNamespace(compute_capability=capability)
+    monkeypatch.setattr(jax, "devices", lambda: [device] * number)
+    monkeypatch.setattr(jax, "device_count", lambda: number)
+    assert inverses.takes_kernels() == takes
 
 
 def test_only_blocks_that_need_it_are_done_again(by_products):

@@ -24,6 +24,8 @@ Attempt = tuple[Float[Array, "k k"], Bool[Array, ""]]
 """What stands for an inverse, and whether it may be off."""
 SMALL = 64
 """k to which an NVIDIA GPU holds a block in registers."""
+AMPERE = 8
+"""The first generation of GPUs that it was written for."""
 WIDE = 128
 """k from which on an accelerator is given products instead of factors."""
 
@@ -56,12 +58,18 @@ def inverse(a: Float[Array, "k k"]) -> Float[Array, "k k"]:
 
 
 def on_an_accelerator(a: Float[Array, "k k"]) -> Float[Array, "k k"]:
-    """Exchanges, factors or products by the size of A. A kernel of our own is not cut along a mesh of devices."""
+    """Exchanges, factors or products by the size of A."""
     if len(a) >= WIDE:
         return jax.lax.platform_dependent(a, cpu=_by_factors, default=_by_products)
-    if len(a) <= SMALL and jax.device_count() == 1:
+    if len(a) <= SMALL and takes_kernels():
         return jax.lax.platform_dependent(a, cuda=_by_exchanges, default=_by_factors)
     return _by_factors(a)
+
+
+def takes_kernels() -> bool:
+    """Whether there is one NVIDIA GPU from Ampere on; a kernel of our own is not cut along a mesh of several."""
+    major = str(getattr(jax.devices()[0], "compute_capability", "")).partition(".")[0]
+    return jax.device_count() == 1 and major.isdecimal() and int(major) >= AMPERE
 
 
 @inverse.defjvp

@@ -1,6 +1,9 @@
-"""Steps of Gaussian families beside NumPyro's automatic guides: the same model, draws, optimiser and answer."""
+"""Steps of Gaussian families beside NumPyro's automatic guides: the same model, draws, optimiser and answer.
 
-from collections.abc import Iterator
+Both keep what a user would see of every step: NumPyro its loss, `gpvi.fit` all that a method reports.
+"""
+
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -88,20 +91,18 @@ def _ours(
     density = Whitened(target, Affine.identity(target.dim, target.dtype))
     state = method.init(density, optimizer, key=jax.random.key(0))
 
-    def train(state: State) -> State:
+    def train(state: State) -> tuple[State, Mapping[str, Array]]:
         keys = jax.random.split(jax.random.key(1), steps)
-
-        def step(state: State, key: Array) -> tuple[State, None]:
-            return method.step(density, optimizer, state, None, key=key)[0], None
-
-        return jax.lax.scan(step, state, keys)[0]
+        return jax.lax.scan(
+            lambda state, key: method.step(density, optimizer, state, None, key=key), state, keys
+        )
 
     return Compiled(train, state)
 
 
-def _moments(state: State) -> tuple[Array, Array]:
+def _moments(result: tuple[State, Any]) -> tuple[Array, Array]:
     """Mean and deviations of x = b + L z: the image of the origin, and the rows of L."""
-    generator = state.learner.model
+    generator = result[0].learner.model
     dim = generator.dim
     origin = generator(jnp.zeros(dim))
     factor = jax.vmap(generator)(jnp.eye(dim)) - origin

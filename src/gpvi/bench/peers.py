@@ -80,7 +80,10 @@ def numpyro_guide(
     particles: int,
     steps: int,
 ) -> tuple[Work, Callable[[Any], tuple[Array, Array]]]:
-    """`steps` steps of NumPyro's SVI with an automatic guide, and how to read mean and deviation from what is left."""
+    """`steps` steps of NumPyro's SVI with an automatic guide and their losses, as `SVI.run` keeps them.
+
+    Beside them how to read mean and deviation from what they leave.
+    """
     require_numpyro()
     from numpyro.infer import SVI, Trace_ELBO, autoguide
 
@@ -89,10 +92,10 @@ def numpyro_guide(
     state = svi.init(jax.random.key(0))
 
     def train(state: Any) -> Any:
-        return jax.lax.scan(lambda s, _: svi.update(s), state, length=steps)[0]
+        return jax.lax.scan(lambda s, _: svi.update(s), state, length=steps)
 
-    def moments(state: Any) -> tuple[Array, Array]:
-        params = svi.get_params(state)
+    def moments(result: Any) -> tuple[Array, Array]:
+        params = svi.get_params(result[0])
         if name == "AutoNormal":
             return params["x_auto_loc"], params["x_auto_scale"]
         factor = params["auto_scale_tril"]

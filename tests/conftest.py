@@ -1,17 +1,48 @@
 """Fixtures of every test: keys that never repeat within a test, and double precision for the oracles."""
 
+import gc
 import itertools
 import os
+import subprocess
+import sys
 
 import hypothesis
 import jax
 import pytest
 
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=1"
-"""Tests compile much and compute little: this saves an eighth of their time. Read when the first array is made."""
+COMPUTING = "--xla_backend_optimization_level=1"
+"""For tests that take minutes."""
+COMPILING = "--xla_backend_optimization_level=0"
+"""For tests that compile much and compute little."""
+OLDER_EMITTERS = "--xla_cpu_use_fusion_emitters=false"
+"""Slower code, sooner: with it such tests take half of their time."""
 
 hypothesis.settings.register_profile("gpvi", hypothesis.settings(), deadline=None)
 hypothesis.settings.load_profile("gpvi")
+
+
+def pytest_configure(config):
+    """Choose how XLA compiles: it reads its flags when the first array is made."""
+    if hasattr(config, "workerinput"):
+        return  # a worker has the environment of its parent
+    flags = [os.environ.get("XLA_FLAGS", "")]
+    if config.getoption("markexpr") == "slow":
+        flags.append(COMPUTING)
+    else:
+        flags += [COMPILING, OLDER_EMITTERS] if known(OLDER_EMITTERS) else [COMPILING]
+    os.environ["XLA_FLAGS"] = " ".join(flags)
+
+
+def known(flag: str) -> bool:
+    """Whether XLA knows a flag: it ends the process that gives it another one."""
+    probe = [sys.executable, "-c", "import jax; jax.numpy.zeros(1)"]
+    environment = os.environ | {"XLA_FLAGS": flag, "JAX_PLATFORMS": "cpu"}
+    return subprocess.run(probe, env=environment, capture_output=True, check=False).returncode == 0
+
+
+def pytest_collection_finish():
+    """What the imports have left behind need not be searched for garbage again and again."""
+    gc.freeze()
 
 
 @pytest.fixture

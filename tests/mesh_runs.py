@@ -28,8 +28,8 @@ parser.add_argument("--replicated", action="store_true", help="every process has
 options = parser.parse_args()
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = (
-    f"--xla_force_host_platform_device_count={options.devices // options.processes} "
-    "--xla_backend_optimization_level=0"
+    f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0 "
+    f"--xla_force_host_platform_device_count={options.devices // options.processes}"
 )
 
 import equinox as eqx  # noqa: E402

@@ -1,12 +1,14 @@
 """Simulation-based calibration finds an exact method calibrated, and a wrong one not."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import gpvi
-from gpvi.calibration import Calibration
+from gpvi import program
+from gpvi.calibration import AT_ONCE, Calibration
 from gpvi.errors import InputError
 
 DATA = 4
@@ -14,40 +16,44 @@ FULL_RANK = gpvi.FullRankVI(particles=64, learning_rate=0.05)
 
 
 def simulate(key):
-    """x ~ N(0, I₂), y_i ~ N(x, I₂)."""
+    """x ~ N(0, I₂), y_i ~ N(x, I₂), each of which counts once."""
     a, b = jax.random.split(key)
     x = jax.random.normal(a, (2,))
-    return x, {"y": x + jax.random.normal(b, (DATA, 2))}
+    return x, {"y": x + jax.random.normal(b, (DATA, 2)), "count": jnp.ones(DATA)}
 
 
-def log_likelihood(x, batch):
-    return -0.5 * ((batch["y"] - x) ** 2).sum(1)
+class LogLikelihood(eqx.Module):
+    """A module, so that targets share what is compiled."""
+
+    def __call__(self, x, batch):
+        return -0.5 * batch["count"] * ((batch["y"] - x) ** 2).sum(1)
 
 
-def log_prior(x):
-    return -0.5 * (x**2).sum()
+class LogPrior(eqx.Module):
+    def __call__(self, x):
+        return -0.5 * (x**2).sum()
 
 
 def posterior(data):
-    return gpvi.Target(log_likelihood=log_likelihood, log_prior=log_prior, data=data, dim=2)
+    return gpvi.Target(log_likelihood=LogLikelihood(), log_prior=LogPrior(), data=data, dim=2)
 
 
 def too_narrow(data):
-    doubled = jax.tree.map(lambda leaf: jnp.concatenate([leaf] * 6), data)
-    return posterior(doubled)
+    return posterior(data | {"count": 6 * data["count"]})
 
 
 def test_conjugate_posteriors_are_calibrated_and_a_data_counted_sixfold_is_not():
+    """All fits are of one form, twenty at a time: one program serves the right ones and the wrong ones."""
     shared = {
         "key": jax.random.key(0),
-        "simulations": 30,
+        "simulations": 40,
         "draws": 19,
         "steps": 300,
         "init": None,
         "progress": False,
     }
     right = gpvi.sbc(simulate, posterior, FULL_RANK, **shared)
-    assert right.ranks.shape == (30, 2)
+    assert right.ranks.shape == (40, 2)
     assert right.calibrated, str(right)
     wrong = gpvi.sbc(simulate, too_narrow, FULL_RANK, **shared)
     assert not wrong.calibrated
@@ -76,3 +82,24 @@ def test_the_figure_has_a_panel_for_each_coordinate():
 def test_too_few_are_refused(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):
         gpvi.sbc(simulate, posterior, FULL_RANK, key=jax.random.key(0), **wrong)
+
+
+def test_plain_functions_are_traced_once():
+    """Two rounds of twenty simulations, one program."""
+
+    def log_likelihood(x, batch):
+        return -0.5 * ((batch["y"] - x) ** 2).sum(1)
+
+    program._program.cache_clear()
+    gpvi.sbc(
+        simulate,
+        lambda data: gpvi.Target(log_likelihood=log_likelihood, data=data, dim=2),
+        FULL_RANK,
+        key=jax.random.key(0),
+        simulations=2 * AT_ONCE,
+        draws=1,
+        steps=2,
+        init=None,
+        progress=False,
+    )
+    assert program._program.cache_info().misses == 1

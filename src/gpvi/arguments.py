@@ -132,5 +132,15 @@ def check_one_form(targets: Sequence[Target]) -> None:
             )
 
 
+def served_together(targets: Sequence[Target]) -> list[Target]:
+    """The targets, all of one form, with all but their arrays from the first: what was traced for it serves all.
+
+    A target of plain functions is traced anew for every fit, since what they close over may have changed.
+    """
+    check_one_form(targets)
+    structure = jax.tree.structure(targets[0])
+    return [jax.tree.unflatten(structure, jax.tree.leaves(target)) for target in targets]
+
+
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)

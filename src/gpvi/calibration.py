@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from gpvi.arguments import served_together
 from gpvi.errors import InputError
 from gpvi.fit import fit_seeds
 from gpvi.methods import GPVI, Method
@@ -117,7 +118,7 @@ def sbc(
     ----------
     simulate: key → (x*, data): a draw from the prior, and data given it.
     target: data → the posterior. All must be of one form: define its functions once, and let them see the data
-        through `Target(log_likelihood=…, data=data)`.
+        through `Target(log_likelihood=…, data=data)`. They are traced once.
     method, steps, options: as for `gpvi.fit`; simulations are trained side by side.
     simulations, draws: how many fits, and how many draws of each. More simulations see smaller faults.
     """
@@ -127,14 +128,17 @@ def sbc(
         raise InputError(f"draws is {draws}; it must be a whole number ≥ 1.")
     method = GPVI() if method is None else method
     meter, ranks, names = as_meter(progress), [], ()
+    form: Target | None = None
     meter.start(simulations, f"calibration of {type(method).__name__}")
     try:
         for first in range(0, simulations, AT_ONCE):
             count = min(AT_ONCE, simulations - first)
             data_key, fit_key, draw_key = jax.random.split(jax.random.fold_in(key, first), 3)
             truths, data = zip(*map(simulate, jax.random.split(data_key, count)), strict=True)
+            targets = [target(each) for each in data]
+            form = form or targets[0]
             posteriors = fit_seeds(
-                [target(each) for each in data],
+                served_together([form, *targets])[1:],
                 method,
                 key=fit_key,
                 steps=steps,

@@ -203,6 +203,14 @@ def test_gfsf_solves_the_regularised_system(getkey):
     np.testing.assert_array_equal(there, of_others)
 
 
+def test_gfsd_is_the_score_where_no_kernel_reaches():
+    """q̂ is 0 to rounding there."""
+    x = jnp.array([[0.0, 0.0], [1.0, 0.0]], jnp.float32)
+    far = Points(jnp.array([[30.0, 0.0]], jnp.float32), jnp.array([[-3.0, 1.0]], jnp.float32))
+    found, _ = GFSDDirection(RBF(1.0))(None, x, jnp.zeros_like(x), key=KEY, at=far)
+    np.testing.assert_array_equal(found, far.score)
+
+
 DIRECTIONS = {"svgd": SVGDDirection(), "gfsd": GFSDDirection(), "gfsf": GFSFDirection()}
 
 

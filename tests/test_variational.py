@@ -21,8 +21,9 @@ from gpvi.generators import (
     Triangular,
 )
 from gpvi.jacobian import Block
+from gpvi.methods.base import decaying
 from gpvi.methods.reverse_kl import l2_gradient, pathwise_gradient
-from gpvi.methods.variational import local_gradient
+from gpvi.methods.variational import TURN, local_gradient, turning_rows
 from gpvi.target import Whitened
 
 COVARIANCE = np.array([[1.0, 0.8, 0.1], [0.8, 2.0, -0.5], [0.1, -0.5, 0.3]])
@@ -53,6 +54,35 @@ def gaussian_moments(posterior):
     origin = jnp.zeros(posterior.dim)
     jacobian = np.asarray(jax.jacobian(posterior.generator)(origin), float)
     return np.asarray(posterior.generator(origin), float), jacobian @ jacobian.T
+
+
+@pytest.mark.parametrize("scale", [0.02, 1.0])
+def test_a_step_turns_no_row_of_the_factor_by_more_than_its_share(scale):
+    """Where rows are short; where they are of length 1, it is the step of Adam."""
+    rate, dim = 0.01, 30
+    params = eqx.filter(
+        FullRank(scale).build(dim, key=jax.random.key(0), dtype=jnp.float32), eqx.is_inexact_array
+    )
+    signs = jax.random.rademacher(jax.random.key(1), (dim, dim), jnp.float32)
+    gradient = eqx.tree_at(lambda g: g.flow.lower, params, jnp.tril(signs, -1))
+
+    def second_step(optimizer):
+        """At the full rate, after a warm-up of one step."""
+        _, moments = optimizer.update(gradient, optimizer.init(params), params)
+        return optimizer.update(gradient, moments, params)[0].flow
+
+    free, found = (second_step(make("adam", rate, 50)) for make in (decaying, turning_rows))
+    np.testing.assert_array_equal(found.shift, free.shift)
+    np.testing.assert_array_equal(found.log_scale, free.log_scale)
+    length, allowed = np.linalg.norm(found.lower, axis=1), TURN * rate * scale
+    assert np.linalg.norm(free.lower, axis=1)[-1] == pytest.approx(
+        rate * (dim - 1) ** 0.5, rel=1e-3
+    )
+    assert (length <= allowed * 1.001).all()
+    if scale == 1:
+        np.testing.assert_array_equal(found.lower, free.lower)
+    else:
+        np.testing.assert_allclose(length[1:], allowed, rtol=1e-3)
 
 
 @pytest.mark.parametrize("gradient", ["pathwise", "l2"])

@@ -48,6 +48,9 @@ DRAWS = 32
 """Networks drawn in each step by the methods that draw anew: the data are few, and so is their noise."""
 MEMBERS, MEMBER_DRAWS = 5, 8
 """members="auto" of GPVI, and the draws of each in a step."""
+CRITIC_STEPS, CRITIC_PACE = 10, 1e-3
+"""Steps of the critic to one of the generator it moves, and the generator's learning rate. With one step and 3e-3 the
+critic still points where the networks were when they have passed the optimum, and sends them away."""
 CLIMB = 5
 """GPVI starts at networks that climbed for a fifth of its steps (see `gpvi.bnn.starts`)."""
 
@@ -546,12 +549,16 @@ def _gpvi(dim: int, draws: int = DRAWS) -> GPVI:
 
 
 def _maker(kind: type) -> Callable[[int], Method]:
-    fields = {field.name: field.default for field in dataclasses.fields(kind)}
+    fields: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(kind)}
 
     def make(dim: int) -> Method:
         narrow = {"generator": generator(dim)} if "generator" in fields else {}
         fewer = {"particles": DRAWS} if fields.get("particles", 0) is None else {}
-        return kind(**narrow, **fewer)
+        ahead: dict[str, Any] = {}
+        if {"generator", "critic"} <= fields.keys():
+            critic = dataclasses.replace(fields["critic"], critic_steps=CRITIC_STEPS)
+            ahead = {"critic": critic, "learning_rate": CRITIC_PACE}
+        return kind(**narrow, **fewer, **ahead)
 
     return make
 

@@ -3,6 +3,7 @@
 They are generators with k = d: one step, shared with GPVI's exact gradients, serves all, and only the family differs.
 """
 
+import functools
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -38,6 +39,8 @@ STARTS = 64
 """Starting points from which the spread of each coordinate is taken."""
 NARROW = 0.05
 """σ at the start relative to that spread, for targets that draw their own starting points, as networks do."""
+TURN = 8.0
+"""Learning rates by which a step may change a row of L, relative to the row's length."""
 
 
 class Variational:
@@ -180,7 +183,8 @@ class MeanFieldVI(Gaussian):
 class FullRankVI(Gaussian):
     """q = N(b, LLᵀ) with any covariance (Kucukelbir et al. 2017).
 
-    Parameters are those of `MeanFieldVI`.
+    Parameters are those of `MeanFieldVI`. The default optimiser changes no entry of L by more than the learning rate η
+    in a step, and no row by more than 8 η of its length (see `turning_rows`).
     """
 
     coordinates: ClassVar[Literal["dense", "diagonal"]] = "dense"
@@ -193,6 +197,10 @@ class FullRankVI(Gaussian):
     def shape(self) -> FullRank:
         """A Cholesky factor."""
         return FullRank()
+
+    def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
+        """Warmed up and decayed to zero, the rows of L in keeping with their length."""
+        return turning_rows(self.optimizer, self.learning_rate, *rounds)
 
 
 @spec
@@ -245,6 +253,32 @@ class NormalizingFlow(Variational):
                 "Autoregressive with options of its own."
             )
         return flow
+
+
+@functools.lru_cache(maxsize=64)
+def turning_rows(
+    algorithm: str, learning_rate: float, *rounds: int
+) -> optax.GradientTransformation:
+    r"""`decaying` for a Cholesky factor L: the update of row i below the diagonal times min(1, 8 ‖L_i‖ / √i).
+
+    Adam moves every entry by about η, whatever the gradient, and so a row of i entries by η√i. Where L starts narrow,
+    as for networks, a few such steps make the entries beside the diagonal as large as those on it. The inverse of such
+    a triangular matrix grows as 2^d (Viswanath & Trefethen 1998), and with it s_q = −L^{-T}z and the gradient. The
+    bound is on the length of the row's step, 8η‖L_i‖. Where rows are of length 1, as in whitened coordinates, it
+    leaves the steps of the first 64 rows as they are.
+    """
+    inner = decaying(algorithm, learning_rate, *rounds)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        step, state = inner.update(updates, state, params)
+        factor = params.flow.factor
+        widths = jnp.maximum(jnp.arange(len(factor), dtype=factor.dtype), 1.0)
+        share = jnp.minimum(1.0, TURN * jnp.linalg.norm(factor, axis=1) / jnp.sqrt(widths))
+        return eqx.tree_at(
+            lambda u: u.flow.lower, step, replace_fn=lambda u: share[:, None] * u
+        ), state
+
+    return optax.GradientTransformation(inner.init, update)
 
 
 def local_gradient(

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 import gpvi
 from gpvi import verdict
+from gpvi.affine import Affine
+from gpvi.posterior import _fall
+from gpvi.target import Whitened
 from gpvi.verdict import Evidence
 
 FINE = Evidence(4_000, 0.95, 0.3, 0.01, 0.02, 0.0, 0.0, "exact")
@@ -23,6 +26,8 @@ FINE = Evidence(4_000, 0.95, 0.3, 0.01, 0.02, 0.0, 0.0, "exact")
         ({"density": "invalid"}, "do not trust", "folds"),
         ({"rejected": 0.1}, "do not trust", "10.0%"),
         ({"missing": 0.3}, "do not trust", "30%"),
+        ({"fall": 1.5}, "do not trust", "1.5 nats"),
+        ({"fall": 20.0}, "good", "fits"),
         ({"k_hat": 0.8, "effective_share": 0.9}, "do not trust", "0.80"),
         ({"k_hat": 0.8}, "no fault seen", "heavy tail"),
         ({"k_hat": 1.2}, "do not trust", "1.20"),
@@ -55,11 +60,13 @@ shares = st.floats(0, 1)
         missing=st.none() | shares,
         rejected=shares,
         density=st.sampled_from(["exact", "unverified", "invalid"]),
+        fall=st.none() | st.floats(-5, 50),
     )
 )
 def test_good_is_never_said_of_what_is_doubtful(seen):
     if verdict.of_density(seen).level == "good":
         assert seen.density == "exact"
+        assert seen.fall is None or seen.fall >= verdict.LEAST_FALL
         assert not seen.missing
         assert seen.k_hat <= 0.7
         assert seen.mean_shift <= 0.1
@@ -95,3 +102,40 @@ def test_collapsed_particles_are_not_trusted():
     assert verdict.of_particles(None, None, 40).level == "do not trust"
     assert verdict.of_particles((0.95, 1.5), 0.5, 2).level == "do not trust"
     assert verdict.of_particles((0.95, 1.1), 0.5, 2).level == "no fault seen"
+
+
+def _along_a_ridge(key, shape):
+    """Draws of N(0, 1/100) across and N(0, 100) along x₁ + x₂ = 0."""
+    z = jax.random.normal(key, shape)
+    across, along = 0.1 * z[:, 0], 10 * z[:, 1]
+    return jnp.stack([across + along, across - along], 1) / 2**0.5
+
+
+def half_flat(x):
+    """A coordinate that falls on one side alone."""
+    return -0.5 * x[0] ** 2 - jax.nn.softplus(x[1])
+
+
+def slow(x):
+    """A coordinate that falls as 1/|x|."""
+    return -0.5 * x[0] ** 2 - 0.5 * jnp.log1p(x[1] ** 2)
+
+
+@pytest.mark.parametrize(
+    ("log_density", "draw", "least", "most"),
+    [
+        (lambda x: -0.5 * (x**2).sum(), jax.random.normal, 15, 30),
+        (lambda x: -jnp.log1p(x**2).sum(), jax.random.cauchy, verdict.LEAST_FALL, math.inf),
+        (lambda x: -0.5 * x[0] ** 2 + 0 * x[1], jax.random.normal, -1, 1e-6),
+        (lambda x: -50 * (x[0] + x[1]) ** 2, _along_a_ridge, -1, 0.1),
+        (half_flat, jax.random.normal, -1, 1.0),
+        (slow, jax.random.normal, -1, verdict.LEAST_FALL),
+    ],
+)
+def test_what_has_no_integral_does_not_fall(log_density, draw, least, most):
+    """The flattest line is found, and the side of it on which less is lost."""
+    target = gpvi.Target(log_density, dim=2)
+    x = draw(jax.random.key(0), (1_000, 2))
+    density = Whitened(target, Affine.identity(2, "float32"))
+    fall = _fall(density, x, jax.vmap(jax.grad(log_density))(x))
+    assert fall is not None and least < fall < most

@@ -410,8 +410,8 @@ def _say(notes: Sequence[str], *, nothing_done: bool) -> None:
         warnings.warn(note, TrainingWarning, stacklevel=4)
     if nothing_done and notes:
         raise DivergenceError(
-            f"no step was finite: {notes[-1]}. Check the log-density near the start (target.check()), "
-            "or pass initial=, a smaller learning rate, or another init."
+            f"no step was finite: {notes[-1]}. Check the log-density near the start (target.check()), and that it "
+            "falls far out, as a density must; or pass initial=, a smaller learning rate, or another init."
         )
 
 

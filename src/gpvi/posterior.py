@@ -28,7 +28,7 @@ from gpvi.generators import AbstractGenerator, Preconditioned
 from gpvi.methods import Method
 from gpvi.methods.base import State, log_standard_normal
 from gpvi.methods.transport import Amortized
-from gpvi.target import Target, Whitened, scores
+from gpvi.target import Density, Target, Whitened, scores
 
 MOST_LAYERS = 1_000
 """Of a generator that is loaded."""
@@ -201,6 +201,8 @@ class Posterior:
         few = standard_normal(self.generator, min(draws, 256), key=key)
         kind = "exact" if self.generator.injective else ("unverified" if fold == 0 else "invalid")
         missed = missing(found, outside_evidence(density, key=wide_key))
+        some = jax.vmap(self.affine.inverse)(x[: stein.POINTS])
+        at = _scores(density, some)
         said = verdict.of_density(
             verdict.Evidence(
                 found.draws,
@@ -211,6 +213,7 @@ class Posterior:
                 missed,
                 found.rejected,
                 kind,
+                _fall(density, some, at),
             )
         )
         return Diagnosis(
@@ -222,7 +225,7 @@ class Posterior:
             weighting=moments,
             notes=self.training.notes,
             **found._asdict(),
-            **_stein(density, jax.vmap(self.affine.inverse)(x[: stein.POINTS]), stein_key),
+            **_stein(some, at, stein_key),
         )
 
     def _diagnose_draws(self, density: Whitened, draws: int, key: PRNGKeyArray) -> Diagnosis:
@@ -230,7 +233,7 @@ class Posterior:
         kept = self.model.drawn
         choice_key, stein_key = jax.random.split(key)
         some = jax.random.permutation(choice_key, len(kept))[: min(draws, stein.POINTS)]
-        checks = _stein(density, kept[some], stein_key)
+        checks = _stein(kept[some], _scores(density, kept[some]), stein_key)
         if isinstance(self.model, Chains):
             mixed = convergence.summary(
                 kept.reshape(-1, self.model.chains, self.dim).swapaxes(0, 1)
@@ -504,13 +507,18 @@ def _log_prob(generator: AbstractGenerator, x: Float[Array, "n d"]) -> Float[Arr
 
 
 @eqx.filter_jit
-def _log_densities(target: Target, x: Float[Array, "n d"]) -> Float[Array, " n"]:
+def _log_densities(target: Density, x: Float[Array, "n d"]) -> Float[Array, " n"]:
     return target.log_densities(x)
 
 
-def _stein(density: Whitened, u: Float[Array, "n d"], key: PRNGKeyArray) -> dict[str, Any]:
-    """The checks that need no density, in the coordinates of training."""
-    at = _scores(density, u)
+FAR = 10.0
+"""So many times as far out as the draws are, log p should have fallen."""
+FLAT_DIMENSIONS = 200
+"""Beyond it the draws are too few to find the direction along which it falls the least."""
+
+
+def _stein(u: Float[Array, "n d"], at: Float[Array, "n d"], key: PRNGKeyArray) -> dict[str, Any]:
+    """The checks that need no density, in the coordinates of training, by the scores at the draws."""
     finite = jnp.isfinite(at).all(1)
     if finite.sum() < 3:
         return {}
@@ -523,6 +531,25 @@ def _stein(density: Whitened, u: Float[Array, "n d"], key: PRNGKeyArray) -> dict
         "discrepancy": float(found.value),
         "discrepancy_p": float(found.p_value),
     }
+
+
+def _fall(density: Whitened, u: Float[Array, "n d"], at: Float[Array, "n d"]) -> float | None:
+    """By how many nats log p is lower at draws moved outwards along its flattest direction.
+
+    The median, on the side where it is less: 22 for a Gaussian, 3.9 for a Cauchy distribution. What falls by less than
+    log FAR has no integral along that line.
+    """
+    finite = np.asarray(jnp.isfinite(at).all(1))
+    few = finite.sum() < 2 * u.shape[1]
+    if few or u.shape[1] > FLAT_DIMENSIONS or density.stream is not None:
+        return None
+    u, at = u[finite], at[finite]
+    along, line = stein.flattest(u, at)
+    moved = u + (FAR - 1) * along[:, None] * line
+    fall = np.asarray(_log_densities(density, u) - _log_densities(density, moved))
+    fall = np.where(np.isnan(fall), np.inf, fall)
+    out = np.asarray(along) > 0
+    return float(min(np.median(fall[side]) for side in (out, ~out) if side.any()))
 
 
 @eqx.filter_jit

@@ -44,8 +44,26 @@ class Discrepancy(NamedTuple):
 def identities(x: Float[Array, "n d"], score: Float[Array, "n d"]) -> Identities:
     """Stein's identities for linear test functions."""
     centred = x - x.mean(0)
-    error = score.std(0) / jnp.sqrt(len(x))
-    return Identities(score.mean(0) / error, -(centred * score).mean(0))
+    error, mean = score.std(0) / jnp.sqrt(len(x)), score.mean(0)
+    in_errors = jnp.where(mean == 0, 0.0, mean / error)
+    return Identities(in_errors, -(centred * score).mean(0))
+
+
+@jax.jit
+def flattest(
+    x: Float[Array, "n d"], score: Float[Array, "n d"]
+) -> tuple[Float[Array, " n"], Float[Array, " d"]]:
+    """Where the draws lie along the line on which log p falls the least, in deviations, and a deviation of that line.
+
+    In coordinates in which the draws have covariance I, −E[x sᵀ] is the identity at p; its least eigenvalue is near 0
+    where log p hardly falls along some line.
+    """
+    centred = x - x.mean(0)
+    factor = jnp.linalg.cholesky(centred.T @ centred / len(x))
+    white = jax.scipy.linalg.solve_triangular(factor, centred.T, lower=True).T
+    product = -white.T @ (score @ factor) / len(x)
+    direction = jnp.linalg.eigh((product + product.T) / 2)[1][:, 0]
+    return white @ direction, factor @ direction
 
 
 @jax.jit

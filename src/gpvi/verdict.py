@@ -18,6 +18,8 @@ EVEN_SHARE, HOPELESS_K_HAT = 0.95, 1.0
 MEAN_SHIFT, LOG_SPREAD_SHIFT = 0.1, 0.2
 FEW_EFFECTIVE = 100
 REJECTED = 0.01
+LEAST_FALL = math.log(10)
+"""A density that falls like 1/r, or less, has no integral along its line."""
 TRUSTED_RHAT, DOUBTFUL_RHAT = 1.01, 1.05
 TRUSTED_ESS = 400
 NARROW, WIDE = 0.8, 1.25
@@ -49,6 +51,8 @@ class Evidence(NamedTuple):
     """The share of the posterior that q misses beyond doubt; None where nothing can be said."""
     rejected: float
     density: str
+    fall: float | None = None
+    """Nats by which log p is lower ten times as far out along its flattest line; None where nobody looked."""
 
 
 def of_density(seen: Evidence) -> Verdict:
@@ -71,11 +75,18 @@ def _of_density(seen: Evidence) -> Iterator[Verdict]:
             f"log p is not finite at {seen.rejected:.1%} of the draws",
             "Guard the log-density, or transform its constrained parameters (target.debug() shows where).",
         )
+    if seen.fall is not None and seen.fall < LEAST_FALL:
+        yield Verdict(
+            "do not trust",
+            f"ten times as far out as the draws log p is lower by {max(seen.fall, 0.0):.1f} nats only, along some "
+            "line: it seems to have no integral",
+            "Give a prior to what the data do not determine, or fix it.",
+        )
     if seen.missing is not None and seen.missing > 0:
         yield Verdict(
             "do not trust",
             f"the draws miss about {seen.missing:.0%} of the posterior",
-            "Fit again with another key or more particles, and compare.",
+            "Fit again with more steps, another key or more particles, and compare.",
         )
     heavy = not seen.k_hat <= RELIABLE_K_HAT
     if heavy and seen.k_hat <= HOPELESS_K_HAT and seen.effective_share >= EVEN_SHARE:

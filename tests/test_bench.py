@@ -189,6 +189,14 @@ def test_through_the_command_line(tmp_path, capsys):
     assert (tmp_path / "bench.png").exists()
 
 
+def test_a_row_that_is_not_there_is_named_and_nothing_is_overwritten(tmp_path, capsys):
+    (tmp_path / "bench.json").write_text("former results")
+    with pytest.raises(SystemExit, match="2"):
+        app(["bench", "--quick", "--case", "svgd/no-such-row", "--out", str(tmp_path)])
+    assert "svgd has no row 'no-such-row'" in capsys.readouterr().err
+    assert (tmp_path / "bench.json").read_text() == "former results"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_every_case_runs(name):

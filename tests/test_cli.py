@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,9 @@ from typer.testing import CliRunner
 import gpvi
 from gpvi import records
 from gpvi.cli import app
+from gpvi.errors import OtherRunError
 from gpvi.experiments import EXPERIMENTS, blr
+from gpvi.experiments.unfinished import next_place
 from made_records import made
 
 
@@ -39,13 +42,42 @@ def test_version():
     assert (result.exit_code, result.stdout) == (0, f"gpvi {gpvi.__version__}\n")
 
 
-@pytest.mark.parametrize("kind", [None, "methods", "experiments", "data"])
+@pytest.mark.parametrize("kind", [None, "methods", "experiments", "data", "blr"])
 def test_list(kind):
     result = call("list", *([kind] if kind else []))
     assert result.exit_code == 0
     assert ("AmortizedSVGD" in result.stdout) == (kind in (None, "methods"))
-    assert ("gpvi-functional-exact-jacobian" in result.stdout) == (kind in (None, "experiments"))
+    assert ("classification2" in result.stdout) == (kind in (None, "experiments"))
+    assert ("gpvi-functional-exact-jacobian" in result.stdout) == (kind == "blr")
     assert ("posteriordb (Magnusson" in result.stdout) == (kind in (None, "data"))
+    assert "…" not in result.stdout, "a word was cut off"
+
+
+def test_no_command_is_answered_with_help_alone():
+    result = call()
+    assert "Commands" in result.output
+    assert "gpvi: " not in result.output
+
+
+@pytest.mark.parametrize("experiment", ["posteriordb", "uci", "collapse", "mnist"])
+def test_no_number_is_broken_or_lost_at_eighty_columns(quick, tmp_path, monkeypatch, experiment):
+    """Numbers of every kind, with two metrics of one label among them (the errors ± se of uci)."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(
+        type(EXPERIMENTS[experiment]), "reading", lambda self, _: self, raising=False
+    )
+    label = next(iter(EXPERIMENTS[experiment].recipes("best")))
+    slug = records.slug(label)
+    words = ("run", experiment, "--method", slug, "--out", tmp_path)
+    screen = call(*words).stdout
+    assert "…" not in screen
+    (record,) = records.find([tmp_path])
+    shown = [m.key for m in EXPERIMENTS[experiment].metrics if m.style != "seconds"]
+    if len(EXPERIMENTS[experiment].cases) > 6:
+        shown = [key for key in shown if key in EXPERIMENTS[experiment].tables[0].metrics]
+    numbers = sum(row.rpartition("/")[2] in shown for row in record.rows)
+    assert len(re.findall(r"[\d.]+ ± [\d.]+", screen)) == numbers
+    assert f"gpvi report {tmp_path}" in screen.replace("\n", "")
 
 
 def test_run_for_real(tmp_path, monkeypatch):
@@ -76,13 +108,20 @@ def test_all_methods_by_default(quick, tmp_path):
     assert [q[1] for q in quick] == list(EXPERIMENTS["blr"].recipes("paper"))
 
 
-def test_run_then_report(quick, tmp_path):
+def test_run_then_report_past_damaged_and_foreign_files(quick, tmp_path):
     assert call("run", "energy", "--out", tmp_path / "runs").exit_code == 0
+    (tmp_path / "runs" / "bad.json").write_text("{")
+    (tmp_path / "runs" / "settings.json").write_text('{"a": 1}')
     result = call("report", tmp_path / "runs", "--out", tmp_path / "page")
     assert result.exit_code == 0
     page = Path(result.stdout.replace("\n", ""))
     assert page == tmp_path / "page" / "index.html"
-    assert "Four energy potentials" in page.read_text("utf-8")
+    text = page.read_text("utf-8")
+    assert "Four energy potentials" in text
+    assert "1 damaged record left out." in text
+    assert "bad.json" in result.stderr
+    assert "settings.json" not in result.stderr
+    assert call("report", tmp_path / "runs" / "settings.json").exit_code == 2
 
 
 def test_demo_ends_with_the_path_of_the_page(quick, tmp_path):
@@ -108,6 +147,8 @@ def test_demo_ends_with_the_path_of_the_page(quick, tmp_path):
         (("run", "blr", "--sedes", "3"), "--seeds"),
         (("run",), "EXPERIMENT"),
         (("report",), "see gpvi report --help"),
+        (("run", "blr", "--preset"), "see gpvi run --help"),
+        (("bench", "--seconds", "-1"), "--seconds is -1"),
         (("list", "method"), "Did you mean 'methods'?"),
         (("fit",), "FILE"),
         (("report", "no/such/place"), "gpvi run"),
@@ -165,7 +206,7 @@ def test_interrupt_keeps_what_is_finished(quick, monkeypatch, tmp_path):
     result = call("run", "blr", "--out", tmp_path)
     assert result.exit_code == 130
     rows = len(EXPERIMENTS["blr"].recipes("best"))
-    assert f"1 of {rows} records kept in {tmp_path}" in result.stderr.replace("\n", "")
+    assert f"kept 1 of {rows} records in {tmp_path}" in result.stderr.replace("\n", "")
     assert [r.method for r in records.find([tmp_path])] == ["SVGD"]
 
 
@@ -193,6 +234,30 @@ class TestResuming:
         assert second.stdout.count("kept from 2021-07-18 12:00 UTC") == 2
         assert "--again" in second.stdout
         assert len(records.find([tmp_path])) == 3
+
+    def test_within_a_row(self, quick, monkeypatch, tmp_path):
+        """Saves stay until the row is done; those of another version are given up, and that is told."""
+        run, places = EXPERIMENTS["blr"].run, []
+
+        def interrupted(label, *rest):
+            places.append(next_place())
+            if len(places) == 1:
+                places[0].mkdir(parents=True)
+                raise KeyboardInterrupt
+            if places[0].exists():
+                raise OtherRunError("program differs")
+            return run(label, *rest)
+
+        monkeypatch.setattr(EXPERIMENTS["blr"], "run", interrupted, raising=False)
+        first = call("run", "blr", "--method", "svgd", "--out", tmp_path)
+        assert first.exit_code == 130
+        assert "what was under way" in first.stderr
+        assert places[0].is_relative_to(tmp_path)
+        second = call("run", "blr", "--method", "svgd", "--out", tmp_path)
+        assert second.exit_code == 0
+        assert "begins anew" in second.stderr
+        assert places == [places[0]] * 3
+        assert [path.suffix for path in tmp_path.iterdir()] == [".json"]
 
     @pytest.mark.parametrize(
         "changed", [("--seeds", "2"), ("--preset", "paper"), ("--again",), ("--out", "elsewhere")]
@@ -246,7 +311,11 @@ def test_as_a_module():
 
 @pytest.mark.parametrize(
     ("words", "wanted"),
-    [("gpvi ru", "run"), ("gpvi run dens", "density"), ("gpvi run blr --preset p", "paper")],
+    [
+        ("gpvi ru", "run"),
+        ("gpvi run dens", "density"),
+        ("gpvi run uci --method gpvi-f", "gpvi-functional"),
+    ],
 )
 def test_completion(words, wanted):
     done = subprocess.run(

@@ -118,6 +118,15 @@ def test_what_is_wrong_is_said_in_one_line(file, tmp_path, name, options, said):
         ("import no_such_module\n", "line 1: ModuleNotFoundError"),
         ("x = 1\n", "unknown name in"),
         ("def log_density(x):\n    return x\n", "it must return a scalar"),
+        (
+            "def log_density(x):\n    return -x[0] if x[0] > 0 else x[0]\n",
+            "line 2: the function is compiled",
+        ),
+        ("import math\ndef log_density(x):\n    return math.log(x[0])\n", "jax.numpy in place of"),
+        (
+            "import jax.numpy as jnp\ndef log_density(x):\n    return jnp.log(x[0])\n",
+            "dim=2, initial=…)`",
+        ),
     ],
 )
 def test_what_is_wrong_with_the_file(tmp_path, content, said):

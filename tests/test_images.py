@@ -204,6 +204,12 @@ class TestCIFAR10:
             cifar10.read(tmp_path)
         with pytest.raises(InputError, match="does not exist"):
             cifar10.read(tmp_path / "nowhere")
+        write_cifar(tmp_path)
+        (tmp_path / "data_batch_3.bin").unlink()
+        with pytest.raises(InputError, match=r"data_batch_3.bin is missing"):
+            cifar10.read(tmp_path)
+        with pytest.raises(InputError, match="it is a file"):
+            cifar10.read(tmp_path / "data_batch_1.bin")
 
     def test_truncated_and_mislabelled_files(self, tmp_path):
         write_cifar(tmp_path)

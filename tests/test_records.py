@@ -172,3 +172,29 @@ def test_the_environment_names_no_machine():
     found = records.environment()
     assert platform.node() not in dataclasses.asdict(found).values()
     assert found.cpus >= 1
+
+
+def test_an_output_is_tried_out_without_a_trace(tmp_path):
+    records.try_out(tmp_path / "new" / "runs")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="--out"):
+        records.try_out(tmp_path / "file" / "runs")
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ((1.0, 2.0, 3.0), ("2.0", "1.0", 0)),
+        ((0.25,), ("0.250", "", 0)),
+        ((1e-7, 3e-7), ("2.0", "1.4", -7)),
+        ((1e-9, 2e-2), ("0.010", "0.014", 0)),
+        ((-2e6, 1e6), ("−0.5", "2.1", 6)),
+        ((0.1, 0.1 + 1e-15, 0.1), ("0.100", "", 0)),
+        ((0.0, 0.0), ("0", "", 0)),
+    ],
+)
+def test_numbers_as_they_are_shown(values, shown):
+    summary = Summary.of(values)
+    assert summary is not None
+    assert summary.rounded() == shown

@@ -20,6 +20,8 @@ from gpvi.experiments.base import Published
 from gpvi.experiments.open_category import HISTOGRAM
 from gpvi.records import Summary
 from gpvi.report import figures
+from gpvi.report import page as page_module
+from gpvi.report.better import HIGHER, LOWER, YES_OR_NO
 from gpvi.report.differences import differs
 from gpvi.report.pictures import PICTURES
 from made_records import made
@@ -192,13 +194,13 @@ def test_charts_take_the_colour_of_the_text(page):
 
 def test_older_records_are_left_out_and_said_so(records):
     older = dataclasses.replace(records[1], started="2020-01-01T00:00:00+00:00", command="older")
-    page = report.render([*records, older])
+    page = report.render([older, records[1]])
     assert "older</code>" not in page
     assert "1 older record of the same runs left out" in page
 
 
 def test_a_record_of_an_unknown_experiment_does_not_stop_the_page(records):
-    page = report.render([*records, dataclasses.replace(records[0], experiment="<future>")])
+    page = report.render([records[0], dataclasses.replace(records[0], experiment="<future>")])
     assert "unknown experiments left out: &lt;future&gt;" in page
 
 
@@ -257,11 +259,38 @@ def test_every_cell_says_what_it_is_where_columns_have_no_room(page):
 
 def test_very_small_and_large_numbers_are_powers_of_ten():
     page = report.render([made("solvers", "dense", "best", value=2e-8)])
-    assert "4.0 · 10<sup>−8</sup> " in page
+    assert "(4.0 ± 2.0) · 10<sup>−8</sup>" in page
     assert "0.000000" not in page
     page = report.render([made("solvers", "dense", "best", value=2e12)])
-    assert "4.0 · 10<sup>12</sup> " in page
+    assert "(4.0 ± 2.0) · 10<sup>12</sup>" in page
     assert "0000000" not in page
+
+
+def test_every_metric_of_a_table_is_explained_and_has_its_arrow(page):
+    for experiment in (EXPERIMENTS["blr"], EXPERIMENTS["energy"]):
+        shown = {key for table in experiment.tables for key in table.metrics}
+        for metric in experiment.metrics:
+            if metric.key in shown:
+                said = f"</dt><dd>{html.escape(metric.meaning)}</dd>"
+                assert said in page or metric.key == "residual"
+    assert '<dt>ESS <span class="way">↑</span></dt>' in page
+    assert '<dt>Σ error <span class="way">↓</span></dt>' in page
+
+
+def test_no_metric_has_both_ends_and_every_named_one_is_measured():
+    assert not HIGHER & LOWER
+    assert {m.key for e in EXPERIMENTS.values() for m in e.metrics} >= HIGHER | LOWER | YES_OR_NO
+
+
+def test_yes_and_no_are_counted():
+    passed = next(m for m in EXPERIMENTS["posteriordb"].metrics if m.key == "passed")
+    assert page_module._number(Summary(2 / 3, 0.5, 3), passed) == "2 of 3"
+
+
+def test_one_remark_of_several_methods_is_made_once(records):
+    said = [dataclasses.replace(r, notes=("the same",)) for r in records if r.experiment == "blr"]
+    notes = page_module.Section(EXPERIMENTS["blr"], said)._notes()
+    assert notes.count("the same</li>") == len({r.preset for r in said}) < len(said)
 
 
 def test_no_more_digits_than_mean_anything():
@@ -352,8 +381,9 @@ class TestPictures:
 
     def test_what_the_paper_says_nothing_of_is_not_called_its(self):
         page = report.render([made("drift", "pathwise", "best")])
-        assert "Beyond the paper</p>" in page
-        assert "Appendix C of the paper" in report.render([made("solvers", "dense", "best")])
+        assert ">Beyond the paper; " in page
+        solvers = report.render([made("solvers", "dense", "best")])
+        assert "In the paper: Appendix C; " in solvers
 
     def test_a_figure_without_deviation(self):
         page = report.render([made("overhead", "GPVI (functional, helper)", "paper")])

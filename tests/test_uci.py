@@ -62,6 +62,8 @@ class TestReading:
             uci.find(tmp_path / "nowhere")
         with pytest.raises(InputError, match="has none of bostonHousing"):
             uci.find(tmp_path)
+        (tmp_path / "uci" / "yacht").mkdir(parents=True)
+        assert uci.find(tmp_path) == tmp_path / "uci"
 
     @pytest.mark.parametrize(
         ("name", "content", "message"),

@@ -28,7 +28,17 @@ FORMAT = "gpvi-record"
 FORMAT_VERSION = 1
 CURVE_POINTS = 200
 """A training curve keeps at most this many points."""
+SMALL, LARGE = 1e-4, 1e5
+"""Below and from where numbers are shown with a power of ten."""
+ROUNDING = 1e-9
+"""A deviation below this share of the mean is one of rounding, and not shown."""
+MOST_DIGITS = 5
+"""Significant digits of a mean that is shown."""
 _LARGEST = 64 * 2**20
+
+
+class ForeignFileError(StorageError):
+    """A file is sound JSON, but no record."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +107,46 @@ class Summary(NamedTuple):
             return None
         sd = float(finite.std(ddof=1)) if len(finite) > 1 else math.nan
         return cls(float(finite.mean()), sd, len(finite))
+
+    def rounded(self, scale: float = 1.0) -> "Rounded":
+        """As it is shown: the deviation has one digit, or two where the first is a 1, and the mean as many decimals."""
+        mean, sd = scale * self.mean, scale * self.sd
+        spread = sd if sd > ROUNDING * abs(mean) else 0.0
+        size = max(abs(mean), spread)
+        if 0 < size < SMALL or LARGE <= size < math.inf:
+            power = math.floor(math.log10(size))
+            return Rounded(
+                decimal(mean / 10.0**power, 1),
+                decimal(spread / 10.0**power, 1) if spread else "",
+                power,
+            )
+        if not spread:
+            return Rounded(decimal(mean, decimals(mean, 3)), "")
+        places = min(
+            decimals(spread, 2 if f"{spread:e}"[0] == "1" else 1), decimals(mean, MOST_DIGITS)
+        )
+        return Rounded(decimal(mean, places), decimal(spread, places))
+
+
+class Rounded(NamedTuple):
+    """A mean and its deviation, empty where there is none, both times ten to the power."""
+
+    mean: str
+    sd: str
+    power: int = 0
+
+
+def decimals(value: float, digits: int) -> int:
+    """How many decimals show so many significant digits of the value, at most six."""
+    if value == 0 or not math.isfinite(value):
+        return 0
+    return min(max(digits - 1 - math.floor(math.log10(abs(value))), 0), 6)
+
+
+def decimal(value: float, places: int) -> str:
+    """The value to so many decimals, with commas from 10,000 on and a minus sign."""
+    comma = "," if abs(value) >= 10_000 else ""
+    return f"{value:{comma}.{places}f}".replace("-", "−")
 
 
 def thinned(histories: Sequence[np.ndarray], points: int = CURVE_POINTS) -> Curve:
@@ -181,9 +231,19 @@ def prepare(directory: str | os.PathLike[str]) -> None:
         raise _unwritable(folder, error) from error
 
 
+def try_out(directory: str | os.PathLike[str]) -> None:
+    """Refuse a directory that cannot be written to, and leave nothing behind."""
+    folder = Path(directory)
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    prepare(folder)
+    for place in made:
+        with suppress(OSError):
+            place.rmdir()
+
+
 def _unwritable(folder: Path, error: OSError) -> StorageError:
     return StorageError(
-        f"the record cannot be written to {folder}: {error.strerror}. Choose another --out directory."
+        f"nothing can be written to {folder}: {error.strerror}. Choose another --out directory."
     )
 
 
@@ -199,7 +259,7 @@ def read(path: str | os.PathLike[str]) -> Record:
             f"{file} is not JSON, so it is damaged or no record: {str(error)[:200]}. Remove it, or run it again."
         ) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise StorageError(f"{file} is not a record of gpvi: its format is not {FORMAT!r}.")
+        raise ForeignFileError(f"{file} is not a record of gpvi: its format is not {FORMAT!r}.")
     if document.get("format_version") != FORMAT_VERSION:
         raise StorageError(
             f"{file} has format version {repr(document.get('format_version'))[:40]}; this gpvi reads "
@@ -212,23 +272,51 @@ def read(path: str | os.PathLike[str]) -> Record:
         raise StorageError(f"{file} is damaged: {why}. Remove it, or run it again.") from error
 
 
+class Found(NamedTuple):
+    """The records of some places, and what could not be read there."""
+
+    records: list[Record]
+    """Oldest first."""
+    damaged: list[str]
+    """What is wrong with each damaged file of a directory, in words."""
+
+
 def find(paths: Iterable[str | os.PathLike[str]]) -> list[Record]:
-    """The records in these files and, at any depth, in these directories, oldest first."""
-    files: list[Path] = []
-    for path in map(Path, paths):
-        if path.is_dir():
-            files += sorted(p for p in path.rglob("*.json") if not _hidden(p.relative_to(path)))
-        elif path.exists():
-            files.append(path)
-        else:
+    """The records in these files and, at any depth, in these directories, oldest first; a damaged one is an error."""
+    found = search(paths)
+    if found.damaged:
+        raise StorageError(found.damaged[0])
+    return found.records
+
+
+def search(paths: Iterable[str | os.PathLike[str]]) -> Found:
+    """The records in these files and directories, and the damaged ones of the directories.
+
+    JSON of another kind that lies in a directory is passed over; a file that is named must be a record.
+    """
+    places = list(map(Path, paths))
+    found: list[Record] = []
+    damaged: list[str] = []
+    for place in places:
+        if not place.exists():
             raise StorageError(
-                f"{path} does not exist. Make records first: gpvi run blr --out {path}"
+                f"{place} does not exist. Make records first: gpvi run blr --out {place}"
             )
-    if not files:
+        if not place.is_dir():
+            found.append(read(place))
+            continue
+        for file in sorted(p for p in place.rglob("*.json") if not _hidden(p.relative_to(place))):
+            try:
+                found.append(read(file))
+            except ForeignFileError:
+                continue
+            except StorageError as error:
+                damaged.append(str(error))
+    if not found and not damaged:
         raise StorageError(
-            f"no records in {', '.join(map(str, paths))}. Make some first: gpvi run blr --out DIR"
+            f"no records in {', '.join(map(str, places))}. Make some first: gpvi run blr --out DIR"
         )
-    return sorted((read(file) for file in files), key=lambda record: record.started)
+    return Found(sorted(found, key=lambda record: record.started), damaged)
 
 
 def _hidden(path: Path) -> bool:

@@ -26,9 +26,14 @@ class Commands(TyperGroup):
         except Exception as error:
             if "--debug" in words:
                 raise
-            complain(_in_words(error))
+            if message := _in_words(error, self._place(words)):
+                complain(message)
             code = 2
         sys.exit(code if isinstance(code, int) else 0)
+
+    def _place(self, words: Sequence[str]) -> str:
+        """The command that was called, for where to look."""
+        return " ".join(["gpvi", *(word for word in words[:1] if word in self.commands)])
 
 
 app = typer.Typer(
@@ -42,7 +47,8 @@ app = typer.Typer(
 )
 
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
+AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON, and nothing else.")]
+"""An empty metavar: a switch takes no value."""
 
 
 def _version(wanted: bool) -> bool:
@@ -57,7 +63,10 @@ def _version(wanted: bool) -> bool:
 @app.callback()
 def _common(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", metavar="", callback=_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Options before the command."""
@@ -108,14 +117,14 @@ def complain(message: str) -> None:
     typer.echo(f"gpvi: {' '.join(message.split())}", err=True)
 
 
-def _in_words(error: Exception) -> str:
-    """What went wrong and what to do, in a sentence or two."""
+def _in_words(error: Exception, place: str) -> str:
+    """What went wrong and what to do, in a sentence or two; nothing where help was shown in its place."""
     if isinstance(error, GPVIError):
         return str(error)
     if isinstance(error, OSError):
         return f"{error}. Check the paths given."
     misuse = getattr(error, "format_message", None)
     if misuse is not None:
-        command = getattr(getattr(error, "ctx", None), "command_path", "gpvi")
-        return f"{misuse().rstrip('.') or 'no command given'} (see {command} --help)."
+        said = misuse().rstrip(".")
+        return said and f"{said} (see {place} --help)."
     return f"unexpected {type(error).__name__}: {error}. Run it again with --debug for the trace."

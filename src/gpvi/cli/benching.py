@@ -1,14 +1,16 @@
 """`gpvi bench`: the speed of the library, as ratios within one run."""
 
 import json
+import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpvi.cli.app import AsJson, Out, app, complain, console
-from gpvi.errors import NotAvailableError, UnknownOptionError
+from gpvi.errors import InputError, NotAvailableError, UnknownOptionError
 
 if TYPE_CHECKING:
     from gpvi.bench import Result
@@ -32,11 +34,12 @@ def bench(
         ),
     ] = None,
     peers: Annotated[
-        bool, typer.Option("--peers", help="Time NumPyro, BlackJAX and FlowJAX, too.")
+        bool,
+        typer.Option("--peers", metavar="", help="Time NumPyro, BlackJAX and FlowJAX, too."),
     ] = False,
     out: Out = Path("bench"),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Tiny sizes: does everything run?")
+        bool, typer.Option("--quick", metavar="", help="Tiny sizes: does everything run?")
     ] = False,
     seconds: Annotated[
         float, typer.Option(metavar="S", help="For the turns of one comparison.")
@@ -45,29 +48,41 @@ def bench(
 ) -> None:
     """Time training steps, draws and predictions; contenders take turns in one process, compiling is told apart.
 
-    Results are written as they are found: bench.json, and bench.png at the end.
+    Results are written as they are found: bench.json, and bench.png at the end. The first one takes the place of what a
+    former run left there.
     """
+    from gpvi import records
     from gpvi.bench import CASES, Report, Setting
     from gpvi.bench.chart import chart
+    from gpvi.bench.results import FILE
 
+    if not 0 <= seconds < math.inf:
+        raise InputError(f"--seconds is {seconds:g}; give 0 or more.")
     wanted = _wanted(cases or [], list(CASES))
-    report = Report.begin(" ".join(["gpvi", *sys.argv[1:]]))
-    path = report.write(out)
+    records.try_out(out)
+    report, path = Report.begin(" ".join(["gpvi", *sys.argv[1:]])), out / FILE
+    found: dict[str, set[str]] = {}
     try:
         for name, rows in wanted.items():
             if not as_json:
                 console().print(f"\n[bold]{name}[/bold]: {CASES[name].title}", highlight=False)
             try:
                 for result in CASES[name].results(Setting(quick, peers, seconds, rows)):
+                    found.setdefault(name, set()).add(records.slug(result.row))
                     report.results.append(result)
                     report.write(out)
                     if not as_json:
                         _show(result)
             except NotAvailableError as error:
                 complain(f"{name}: {error}")
+                found[name] = set(rows)
     except KeyboardInterrupt:
-        complain(f"interrupted: {len(report.results)} results kept in {path}.")
+        kept = f"{len(report.results)} results kept in {path}"
+        complain(f"interrupted: {kept if report.results else 'nothing was finished'}.")
         raise typer.Exit(130) from None
+    _complain_of_missing(wanted, found)
+    if not report.results:
+        raise typer.Exit(2)
     picture = chart(report.results, out)
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=1, ensure_ascii=False))
@@ -91,6 +106,16 @@ def _wanted(asked: list[str], known: list[str]) -> dict[str, frozenset[str]]:
         found.setdefault(name, set()).update([slug(row)] if row else [])
     whole = {each for each in asked if "/" not in each}
     return {name: frozenset() if name in whole else frozenset(rows) for name, rows in found.items()}
+
+
+def _complain_of_missing(
+    wanted: Mapping[str, frozenset[str]], found: Mapping[str, set[str]]
+) -> None:
+    """The rows of a case are known once it has run: name those asked for that it does not have."""
+    for name, rows in wanted.items():
+        for row in sorted(rows):
+            if not any(each.startswith(row) for each in found.get(name, ())):
+                complain(f"{name} has no row {row!r} here; --case {name} shows those it has.")
 
 
 def _show(result: "Result") -> None:

@@ -25,7 +25,7 @@ DRAWS = 1_000
 def _method_names() -> list[str]:
     from gpvi.methods import METHODS
 
-    return [_hyphenated(method.__name__) for method in METHODS]
+    return [hyphenated(method.__name__) for method in METHODS]
 
 
 @app.command()
@@ -45,14 +45,20 @@ def fit(
         str,
         typer.Option(
             metavar="NAME",
-            help="gpvi, svgd, nuts, mean-field-vi, …: see gpvi list methods.",
+            help="gpvi, svgd, nuts, mean-field-vi, …: see gpvi list methods; MeanFieldVI is understood, too.",
             autocompletion=_method_names,
         ),
     ] = "gpvi",
     steps: Annotated[
         int | None, typer.Option(metavar="N", help="How long to train; until it fits by default.")
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="The same seed, the same posterior.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="The key of the fit: the same seed, the same posterior; another one, another try.",
+        ),
+    ] = 0,
     draws: Annotated[
         int | None,
         typer.Option(metavar="N", help=f"Draws to write; {DRAWS:,} by default, or all particles."),
@@ -63,6 +69,7 @@ def fit(
     """Train on the log-density in a Python file (which is run), judge the result, and save it with draws of it."""
     import jax
 
+    from gpvi import records
     from gpvi.cli import userfile
     from gpvi.experiments.base import quietly
     from gpvi.fit import fit as train
@@ -72,6 +79,7 @@ def fit(
         raise InputError(f"--draws is {draws}; give 1 or more.")
     path, _ = userfile.split(file)
     target = userfile.target(file, dim)
+    records.try_out(out)
     fit_key, look_key, draw_key = jax.random.split(jax.random.key(seed), 3)
     with quietly(), userfile.blaming(path):
         posterior = train(
@@ -96,13 +104,15 @@ def fit(
 def _method(name: str) -> "Method":
     from gpvi.methods import METHODS
 
-    known = {_hyphenated(method.__name__): method for method in METHODS}
-    if name.lower() not in known:
+    known = {hyphenated(method.__name__): method for method in METHODS}
+    meant = {word.replace("-", ""): method for word, method in known.items()}
+    word = re.sub(r"[-_ ]", "", name.lower())
+    if word not in meant:
         raise UnknownOptionError("method", name, known)
-    return known[name.lower()]()
+    return meant[word]()
 
 
-def _hyphenated(name: str) -> str:
+def hyphenated(name: str) -> str:
     """AmortizedSVGD → amortized-svgd."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
 

@@ -5,71 +5,113 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpvi.cli.app import app, console
+from gpvi.cli.fitting import hyphenated
 from gpvi.errors import UnknownOptionError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from gpvi.experiments import Experiment
+
 KINDS = ("experiments", "methods", "data")
+
+
+def _what() -> list[str]:
+    from gpvi.experiments import EXPERIMENTS
+
+    return [*KINDS, *EXPERIMENTS]
 
 
 @app.command("list")
 def list_(
-    kind: Annotated[
+    what: Annotated[
         str | None,
         typer.Argument(
-            metavar="[experiments|methods|data]",
-            help="What to list; all by default.",
-            autocompletion=lambda: list(KINDS),
+            metavar="experiments|methods|data|EXPERIMENT",
+            help="What to list, or an experiment, such as blr, for its rows; the three tables by default.",
+            autocompletion=_what,
         ),
     ] = None,
 ) -> None:
-    """Show the experiments, the methods and the data there are."""
+    """Show the experiments, the methods and the data there are, or the rows of one experiment."""
+    from gpvi.experiments import EXPERIMENTS
+
     tables = {"experiments": _experiments, "methods": _methods, "data": _data}
-    if kind is not None and kind not in tables:
-        raise UnknownOptionError("kind", kind, KINDS)
+    if what in EXPERIMENTS:
+        _rows(EXPERIMENTS[what])
+        return
+    if what is not None and what not in tables:
+        raise UnknownOptionError("name", what, _what())
     for name, show in tables.items():
-        if kind in (None, name):
+        if what in (None, name):
             show()
 
 
 def _experiments() -> None:
-    from gpvi.experiments import EXPERIMENTS, PRESETS
+    from gpvi.experiments import EXPERIMENTS, PRESETS, ReadsData
+
+    table = _table("experiments, and how many rows each preset has")
+    table.add_column("gpvi run", no_wrap=True)
+    table.add_column("what it studies")
+    for preset in PRESETS:
+        table.add_column(preset, justify="right")
+    table.add_column("data", justify="center")
+    for name, experiment in EXPERIMENTS.items():
+        counts = [len(experiment.recipes(preset)) for preset in PRESETS]
+        table.add_row(
+            name,
+            experiment.title,
+            *(str(count or "") for count in counts),
+            "●" if isinstance(experiment, ReadsData) else "",
+        )
+    screen = console()
+    screen.print(table)
+    _presets()
+    screen.print(
+        "  gpvi list EXPERIMENT shows its rows, the labels for --method; ● needs --data-dir\n",
+        highlight=False,
+    )
+
+
+def _rows(experiment: "Experiment") -> None:
+    """The labels of one experiment, with the presets that have them."""
+    from gpvi.experiments import PRESETS
     from gpvi.records import slug
 
     screen = console()
-    for experiment in EXPERIMENTS.values():
-        table = _table(f"{experiment.name}: {experiment.title} ({experiment.source})")
-        table.add_column("--method", no_wrap=True)
-        for preset in PRESETS:
-            table.add_column(preset, justify="center")
-        available = {preset: experiment.recipes(preset) for preset in PRESETS}
-        for label in dict.fromkeys(label for recipes in available.values() for label in recipes):
-            table.add_row(slug(label), *("●" if label in available[p] else "" for p in PRESETS))
-        screen.print(table)
+    screen.print(f"[bold]{experiment.title}[/bold] ({experiment.source})\n", highlight=False)
+    screen.print(experiment.summary, highlight=False, markup=False)
+    table = _table("")
+    table.add_column("--method", no_wrap=True)
+    for preset in PRESETS:
+        table.add_column(preset, justify="center")
+    available = {preset: experiment.recipes(preset) for preset in PRESETS}
+    for label in dict.fromkeys(label for recipes in available.values() for label in recipes):
+        table.add_row(slug(label), *("●" if label in available[p] else "" for p in PRESETS))
+    screen.print(table)
+    _presets()
+
+
+def _presets() -> None:
+    from gpvi.experiments import PRESETS
+
     for preset, meaning in PRESETS.items():
-        screen.print(f"  [bold]{preset:<6}[/bold] {meaning}", highlight=False)
-    screen.print()
+        console().print(f"  [bold]{preset:<6}[/bold] {meaning}", highlight=False)
+    console().print()
 
 
 def _methods() -> None:
     from gpvi.methods import METHODS
 
     table = _table("methods")
-    table.add_column("gpvi.", no_wrap=True)
-    table.add_column("what it is for")
-    table.add_column("new draws", justify="center")
-    table.add_column("density", justify="center")
-    table.add_column("cost of a step")
-    table.add_column("reference")
+    table.add_column("gpvi.\n[dim]--method[/dim]", no_wrap=True)
+    table.add_column("what it is for\n[dim]gives; cost of a step; reference[/dim]")
     for method in METHODS:
+        gives = "new draws" if method.generative else "a set of draws"
+        gives += " with densities" if method.density else ""
         table.add_row(
-            method.__name__,
-            method.about.purpose,
-            "●" if method.generative else "",
-            "●" if method.density else "",
-            method.about.cost,
-            method.about.citation,
+            f"{method.__name__}\n[dim]{hyphenated(method.__name__)}[/dim]",
+            f"{method.about.purpose}\n[dim]{gives}; {method.about.cost}; {method.about.citation}[/dim]",
         )
     table.caption = "n draws in dimension d, k coordinates in the head; G is a gradient of log p"
     table.caption_justify = "left"

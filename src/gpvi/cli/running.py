@@ -1,26 +1,38 @@
 """`gpvi run`, `report` and `demo`: experiments, their records, and the page made from these.
 
 A run that was interrupted goes on when the same command is given again: a row whose record is in the output directory,
-with the same seeds and the same specification, is kept and not run anew.
+with the same seeds and the same specification, is kept and not run anew, and one that was under way goes on from its
+last save.
 """
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from gpvi.cli.app import AsJson, Bar, Out, app, complain, console
-from gpvi.errors import InputError, StorageError, UnknownOptionError
+from gpvi.errors import InputError, OtherRunError, StorageError, UnknownOptionError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
     from gpvi.experiments import Experiment, Metric
+    from gpvi.progress import Meter
     from gpvi.records import Record
 
 MOST_ACROSS = 6
 """A table with more problems than this has them as rows."""
+WIDEST = 1_000
+"""Of a table whose width is measured."""
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+UNFINISHED = ".unfinished"
+"""Where rows are saved as they go, in the output directory."""
 REFERENCES = ".references"
 """Where long runs that all rows are compared with are kept, in the output directory."""
 DEMO_SEEDS = 3
@@ -39,12 +51,28 @@ def _presets() -> list[str]:
     return list(PRESETS)
 
 
+def _labels(ctx: typer.Context) -> list[str]:
+    """The rows of the experiments that are on the line already; of all where there are none."""
+    from gpvi.experiments import EXPERIMENTS, PRESETS
+    from gpvi.records import slug
+
+    words = (*(ctx.params.get("experiments") or ()), *ctx.args)  # parsed, or not yet
+    named = [word for word in words if word in EXPERIMENTS]
+    labels = (
+        slug(label)
+        for name in named or EXPERIMENTS
+        for preset in PRESETS
+        for label in EXPERIMENTS[name].recipes(preset)
+    )
+    return list(dict.fromkeys(labels))
+
+
 @app.command()
 def run(
     experiments: Annotated[
         list[str],
         typer.Argument(
-            metavar="EXPERIMENT...",
+            metavar="EXPERIMENT",
             help="blr, energy, posteriordb: see gpvi list.",
             autocompletion=_names,
         ),
@@ -55,6 +83,7 @@ def run(
             "--method",
             metavar="LABEL",
             help="A row, such as gpvi-pathwise, or a family, such as gpvi; all of them by default. May be repeated.",
+            autocompletion=_labels,
         ),
     ] = None,
     preset: Annotated[
@@ -71,13 +100,16 @@ def run(
         ),
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Run also what the output directory has a record of.")
+        bool,
+        typer.Option(
+            "--again", metavar="", help="Run also what the output directory has a record of."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run experiments; each method leaves one record in the output directory.
 
-    After Ctrl-C the same command goes on where it stopped: rows with a record there are kept.
+    After Ctrl-C the same command goes on where it stopped.
     """
     if seeds < 1:
         raise InputError(f"--seeds is {seeds}; give 1 or more.")
@@ -85,27 +117,39 @@ def run(
         (_prepared(e, data_dir, out), label)
         for e, label in _jobs(experiments, methods or [], preset)
     ]
-    _run(jobs, preset, range(seeds), out, as_json=as_json, again=again)
+    made = _run(jobs, preset, range(seeds), out, as_json=as_json, again=again)
+    if not as_json:
+        count = f"{len(made)} record{'s' * (len(made) > 1)}"
+        typer.echo(f"{count} in {out}; gpvi report {out} makes a page of what is there")
 
 
 @app.command()
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUNS...", help="Directories or files that gpvi run wrote."),
+        typer.Argument(metavar="RUNS", help="Directories or files that gpvi run wrote."),
     ],
     out: Out = Path("report"),
 ) -> None:
-    """Make one self-contained HTML page from records."""
+    """Make one self-contained HTML page from records.
+
+    Of several records of one row the newest is shown. A damaged one is named and passed over.
+    """
     from gpvi import records
     from gpvi.report import write
 
-    typer.echo(write(records.find(runs), out))
+    found = records.search(runs)
+    for what in found.damaged:
+        complain(what)
+    if not found.records:
+        raise StorageError(f"no record is left in {', '.join(map(str, runs))}.")
+    records.try_out(out)
+    typer.echo(write(found.records, out, unread=len(found.damaged), progress=Bar()))
 
 
 @app.command()
 def demo(out: Out = Path("report/demo")) -> None:
-    """Train on four potentials and a linear regression, and write the page: a few minutes on two cores."""
+    """Train on four potentials and a linear regression, and write the page: about two minutes on two cores."""
     from gpvi.experiments import experiment
     from gpvi.report import write
 
@@ -137,12 +181,12 @@ def _jobs(
     from gpvi.experiments import PRESETS, experiment, matching
     from gpvi.records import slug
 
-    chosen = [experiment(name) for name in dict.fromkeys(names)]
+    chosen = [experiment(name) for name in dict.fromkeys(name.lower() for name in names)]
     if preset not in PRESETS:
         raise UnknownOptionError("preset", preset, PRESETS)
     for e in chosen:
         if not e.recipes(preset):
-            raise UnknownOptionError(f"preset of {e.name}", preset, filter(e.recipes, PRESETS))
+            raise UnknownOptionError(f"preset for {e.name}:", preset, filter(e.recipes, PRESETS))
     if not methods:
         return [(e, label) for e in chosen for label in e.recipes(preset)]
     for method in methods:
@@ -171,23 +215,28 @@ def _run(
     from gpvi import records
 
     finished: list[tuple[Record, Path, bool]] = []
+    explained: set[str] = set()
     records.prepare(out)
     try:
         for number, (experiment, label) in enumerate(jobs, 1):
             kept = None if again else _kept(experiment, label, preset, seeds, out)
             if kept is None:
                 bar = Bar(f"{number}/{len(jobs)}" if len(jobs) > 1 else "")
-                record = experiment.run(label, preset, tuple(seeds), False if as_json else bar)
+                meter = False if as_json else bar
+                record = _made(experiment, label, preset, seeds, meter, out, again=again)
                 kept = record, records.write(record, out)
                 finished.append((*kept, False))
             else:
                 finished.append((*kept, True))
             if not as_json:
-                _show(experiment, *finished[-1])
+                _show(experiment, *finished[-1], explain=experiment.name not in explained)
+                explained.add(experiment.name)
     except KeyboardInterrupt:
+        saved = [f"{len(finished)} of {len(jobs)} records"] if finished else []
+        saved += ["what was under way"] if (out / UNFINISHED).exists() else []
         done = (
-            f"{len(finished)} of {len(jobs)} records kept in {out}; the same command goes on from there"
-            if finished
+            f"kept {' and '.join(saved)} in {out}; the same command goes on from there"
+            if saved
             else "nothing was finished"
         )
         complain(f"interrupted: {done}.")
@@ -195,6 +244,38 @@ def _run(
     if as_json:
         typer.echo(json.dumps([_as_json(*one) for one in finished], indent=1))
     return [record for record, _, _ in finished]
+
+
+def _made(
+    experiment: "Experiment",
+    label: str,
+    preset: str,
+    seeds: Sequence[int],
+    meter: "bool | Meter",
+    out: Path,
+    *,
+    again: bool,
+) -> "Record":
+    """Run a row, from where it was interrupted; what takes seconds is not saved."""
+    from gpvi import records
+    from gpvi.experiments.unfinished import resumable
+
+    if preset == "smoke":
+        return experiment.run(label, preset, tuple(seeds), meter)
+    place = out / UNFINISHED / f"{experiment.name}.{preset}.{records.slug(label)}.{len(seeds)}"
+    if again:
+        shutil.rmtree(place, ignore_errors=True)
+    try:
+        with resumable(place):
+            return experiment.run(label, preset, tuple(seeds), meter)
+    except OtherRunError:
+        complain(f"{place} was saved by another recipe or version; the row begins anew.")
+        shutil.rmtree(place)
+        with resumable(place):
+            return experiment.run(label, preset, tuple(seeds), meter)
+    finally:
+        if place.parent.is_dir() and not any(place.parent.iterdir()):
+            place.parent.rmdir()
 
 
 def _kept(
@@ -237,52 +318,108 @@ def _as_json(record: "Record", path: Path, kept: bool) -> dict[str, Any]:
     }
 
 
-def _show(experiment: "Experiment", record: "Record", path: Path, kept: bool) -> None:
-    """A record as a table: metrics down and problems across, or the other way where problems are many."""
-    from rich import box
-    from rich.table import Table
-
-    n = f"{len(record.seeds)} seed{'s' * (len(record.seeds) > 1)}"
-    table = Table(
-        title=f"{experiment.title} · {record.method} · {record.preset} · {n}",
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        show_header=len(experiment.cases) > 1,
+def _show(
+    experiment: "Experiment", record: "Record", path: Path, kept: bool, *, explain: bool
+) -> None:
+    """A record as a table, with what its columns mean where that is not said beside them, and its file."""
+    screen = console()
+    seeds = f"{len(record.seeds)} seed{'s' * (len(record.seeds) > 1)}"
+    title = f"{experiment.title} · {record.method} · {record.preset} · {seeds}"
+    screen.print(f"[bold]{title}[/bold]", highlight=False)
+    several = len(experiment.cases) > 1
+    cells = _cells(experiment, record)
+    screen.print(_fitting(screen, experiment, cells) if several else _explained(cells))
+    if several and explain and cells:
+        meanings = "; ".join(f"{metric.label}: {metric.meaning}" for metric in cells)
+        screen.print(meanings, style="dim", highlight=False, markup=False)
+    for note in record.notes:
+        screen.print(f"[yellow]note:[/yellow] {escape(note)}", highlight=False)
+    when = f", kept from {record.started[:16].replace('T', ' ')} UTC; --again runs it anew"
+    screen.print(
+        f"{path}{when if kept else ''}\n",
+        style="dim",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
     )
-    table.add_column("", no_wrap=True)
+
+
+def _cells(experiment: "Experiment", record: "Record") -> dict["Metric", dict[str, str]]:
+    """Metric → problem → text, without what is empty; of many problems the metrics of the first table alone."""
     beside = {m.floor for m in experiment.metrics} if len(experiment.cases) == 1 else set()
-    rows = {
-        metric: [_cell(record, case, metric) for case in experiment.cases]
+    found = {
+        metric: {
+            title: text
+            for case, title in experiment.cases.items()
+            if (text := _cell(record, case, metric))
+        }
         for metric in experiment.metrics
         if metric.key not in beside
     }
-    rows = {metric: cells for metric, cells in rows.items() if any(cells)}
-    if len(experiment.cases) > MOST_ACROSS:
-        shown = experiment.tables[0].metrics
-        rows = {metric: cells for metric, cells in rows.items() if metric.key in shown}
-        for metric in rows:
-            table.add_column(metric.label, justify="right", overflow="fold")
-        for number, title in enumerate(experiment.cases.values()):
-            across = [cells[number] for cells in rows.values()]
-            if any(across):
-                table.add_row(title, *across)
-    else:
-        for title in experiment.cases.values():
-            table.add_column(title, justify="right", overflow="fold")
-        if len(experiment.cases) == 1:
-            table.add_column("", style="dim")
-        for metric, cells in rows.items():
-            table.add_row(metric.label, *cells, *([metric.meaning] if len(cells) == 1 else []))
-    screen = console()
-    screen.print(table)
-    if kept:
-        screen.print(
-            f"[dim]kept from {record.started[:16].replace('T', ' ')} UTC; --again runs it anew[/dim]",
-            highlight=False,
-        )
-    for note in record.notes:
-        screen.print(f"[yellow]note:[/yellow] {note}", highlight=False)
+    many = len({title for texts in found.values() for title in texts}) > MOST_ACROSS
+    first = experiment.tables[0].metrics
+    return {m: texts for m, texts in found.items() if texts and not (many and m.key not in first)}
+
+
+def _explained(cells: Mapping["Metric", Mapping[str, str]]) -> "Table":
+    """Of a single problem: metrics down, each with its meaning."""
+    table = _plain()
+    for metric, texts in cells.items():
+        table.add_row(metric.label, *texts.values(), metric.meaning)
+    table.columns[-1].style = "dim"
+    return table
+
+
+def _fitting(
+    screen: "Console", experiment: "Experiment", cells: Mapping["Metric", Mapping[str, str]]
+) -> "Table":
+    """Problems across, problems down, or a line to each number: the first that the screen has room for."""
+    titles = [
+        title
+        for title in experiment.cases.values()
+        if any(title in texts for texts in cells.values())
+    ]
+    numbers = [[texts.get(title, "") for title in titles] for texts in cells.values()]
+    labels = [metric.label for metric in cells]
+    turned = [list(line) for line in zip(*numbers, strict=True)]
+    candidates = [_table(titles, labels, numbers)]
+    if len(titles) <= MOST_ACROSS:
+        candidates.insert(0, _table(labels, titles, turned))
+    listed = _plain()
+    for title in titles:
+        listed.add_row(f"[bold]{escape(title)}[/bold]")
+        for metric, texts in cells.items():
+            if title in texts:
+                listed.add_row(f"  {metric.label}", texts[title])
+    return next((t for t in candidates if _broad(screen, t) <= screen.width), listed)
+
+
+def _broad(screen: "Console", table: "Table") -> int:
+    """The least width at which no number is broken."""
+    return screen.measure(table, options=screen.options.update(width=WIDEST)).minimum
+
+
+def _table(names: Sequence[str], heads: Sequence[str], columns: Sequence[Sequence[str]]) -> "Table":
+    """A table whose numbers are not broken; its heads may be."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("", no_wrap=True, min_width=max(map(len, names)))
+    for head, texts in zip(heads, columns, strict=True):
+        table.add_column(escape(head), justify="right", min_width=max(map(len, texts)))
+    for name, *texts in zip(names, *columns, strict=True):
+        table.add_row(escape(name), *texts)
+    return table
+
+
+def _plain() -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    for _ in range(3):
+        table.add_column()
+    return table
 
 
 def _cell(record: "Record", case: str, metric: "Metric") -> str:
@@ -292,6 +429,12 @@ def _cell(record: "Record", case: str, metric: "Metric") -> str:
         return ""
     if metric.style == "seconds":
         return f"{summary.mean:,.0f}"
-    text = f"{summary.mean:.3g}" + (f" ± {summary.sd:.1g}" if summary.n > 1 else "")
+    mean, sd, power = summary.rounded()
+    text = f"{mean} ± {sd}" if sd else mean
+    if power:
+        exponent = f"·10{str(power).translate(SUPERSCRIPTS)}"
+        text = f"({text}){exponent}" if sd else text + exponent
     floor = record.summary(metric.floor) if metric.floor else None
-    return f"{text} (exact {floor.mean:.2g})" if floor else text
+    if floor:
+        text += f" (exact {floor.mean:.2g})"
+    return text

@@ -29,8 +29,16 @@ def target(place: str, dim: int | None) -> "Target":
     value = _find(_run(path), path, name)
     with blaming(path):
         found = _as_target(value, path, name, dim)
-        with found.precision():
-            found.check()
+        try:
+            with found.precision():
+                found.check()
+        except InputError as error:
+            if "initial=" not in str(error) or value is found:
+                raise
+            raise InputError(
+                f"{error} Here: write `target = gpvi.Target({name}, dim={found.dim}, initial=…)` into {path}, and give "
+                f"{path}:target."
+            ) from error.__cause__
     return found
 
 
@@ -53,7 +61,26 @@ def blaming(path: Path) -> Iterator[None]:
         if line is None:
             raise
         what = str(error) if isinstance(error, GPVIError) else f"{type(error).__name__}: {error}."
-        raise InputError(f"{path}, line {line}: {what}") from error
+        raise InputError(f"{path}, line {line}: {_untraced(cause) or what}") from error
+
+
+def _untraced(error: BaseException | None) -> str:
+    """What to do where a function asks JAX for a number while it is compiled."""
+    import jax
+
+    if not isinstance(
+        error,
+        jax.errors.TracerArrayConversionError
+        | jax.errors.TracerBoolConversionError
+        | jax.errors.TracerIntegerConversionError
+        | jax.errors.ConcretizationTypeError,
+    ):
+        return ""
+    return (
+        f"the function is compiled, and asks for the value of an array meanwhile ({type(error).__name__}). Write it "
+        "with jax.numpy in place of numpy or math, jnp.where in place of an if on values, and no float(), int() or "
+        ".item()."
+    )
 
 
 def _run(path: Path) -> ModuleType:

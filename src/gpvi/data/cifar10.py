@@ -18,6 +18,7 @@ from jaxtyping import Bool, Int, UInt8
 from gpvi import untrusted
 from gpvi.data import cifar10_python
 from gpvi.data.images import CLASSES, Images
+from gpvi.data.places import no_directory
 from gpvi.errors import InputError, StorageError
 
 SIDE, CHANNELS = 32, 3
@@ -82,12 +83,21 @@ def _found(root: Path) -> tuple[Path, Version]:
                 return place, version
         if (root / version.archive).is_file():
             return root / version.archive, version
-    missing = BINARY.files[TRAIN[0]]
-    why = f"{missing} is missing" if root.is_dir() else "the directory does not exist"
+    why = no_directory(root) or f"{_missing(root)} is missing"
     raise InputError(
         f"CIFAR-10 is not in {root}: {why}. Put the binary version there ({BINARY.folder}/ or {BINARY.archive}), or "
         "leave --data-dir out to download it."
     )
+
+
+def _missing(root: Path) -> str:
+    """The first absent file of the version and folder that has the most files."""
+    places = [(v, place) for v in (BINARY, PYTHON) for place in (root, root / v.folder)]
+    absent = [
+        [f for f in version.files.values() if not (place / f).is_file()]
+        for version, place in places
+    ]
+    return min(absent, key=len)[0]
 
 
 def _plain(folder: Path, version: Version) -> dict[str, bytes]:

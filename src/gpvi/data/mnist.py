@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from gpvi.data.images import CLASSES, Images
+from gpvi.data.places import no_directory
 from gpvi.errors import InputError, StorageError
 
 FILES = (
@@ -53,7 +54,7 @@ def find(directory: str | os.PathLike[str]) -> Path:
         if all(_path(root / folder, name).is_file() for name in FILES):
             return root / folder
     missing = [name for name in FILES if not _path(root, name).is_file()]
-    there = f"{missing[0]}[.gz] is missing" if root.is_dir() else "the directory does not exist"
+    there = no_directory(root) or f"{missing[0]}[.gz] is missing"
     raise InputError(
         f"MNIST is not in {root}: {there}. Put the four files {', '.join(FILES)} (or .gz) there, or leave --data-dir "
         "out to download them."

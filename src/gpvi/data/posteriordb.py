@@ -18,9 +18,12 @@ import numpy as np
 from jaxtyping import Float
 
 from gpvi import untrusted
+from gpvi.data.places import first, no_directory
 from gpvi.errors import InputError, StorageError
 
 SOURCE = "https://github.com/stan-dev/posteriordb"
+FOLDERS = (".", "posterior_database", "posteriordb", "posteriordb/posterior_database")
+"""Where below the given directory the files may lie."""
 LARGEST = 128 * 2**20
 """No document of posteriordb is so long once unpacked."""
 
@@ -66,14 +69,15 @@ def read(directory: str | os.PathLike[str] | None, name: str) -> Stored:
 
 
 def find(directory: str | os.PathLike[str] | None) -> Path:
-    """The directory, once it is seen to hold posteriors."""
+    """The directory that holds posteriors, at or below the given one."""
     if directory is None:
         raise InputError(f"posteriordb is read from --data-dir DIR, and none is given. {_REMEDY}")
     root = Path(directory)
-    if not (root / "posteriors").is_dir():
-        there = "exists but has no posteriors/ in it" if root.is_dir() else "does not exist"
-        raise InputError(f"posteriordb is not in {root}: the directory {there}. {_REMEDY}")
-    return root
+    found = first(root, FOLDERS, lambda place: (place / "posteriors").is_dir())
+    if found is None:
+        why = no_directory(root) or "the directory exists but has no posteriors/ in it"
+        raise InputError(f"posteriordb is not in {root}: {why}. {_REMEDY}")
+    return found
 
 
 _REMEDY = f"Clone {SOURCE} and pass its posterior_database directory."

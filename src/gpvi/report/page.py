@@ -14,25 +14,38 @@ import numpy as np
 from gpvi.errors import StorageError
 from gpvi.experiments import EXPERIMENTS, PRESETS, Experiment, Metric, Published
 from gpvi.experiments.base import Table
-from gpvi.records import Record, Summary, latest, slug
+from gpvi.progress import Meter, as_meter
+from gpvi.records import Record, Summary, decimal, decimals, latest, slug
 from gpvi.report import figures
+from gpvi.report.better import YES_OR_NO, better
 from gpvi.report.differences import PRESET, Differences
 from gpvi.report.elements import badge, chart, charts, key
 from gpvi.report.pictures import PICTURES
 
 PAGE = "index.html"
-SMALL, LARGE = 1e-4, 1e5
-"""Below and from where numbers are written with a power of ten."""
-MOST = 5
-"""Significant digits of a mean."""
 CURVES = {"elbo": "ELBO", "log_density": "mean log p of the draws"}
 """The training terms that are drawn, the best one first: a term is drawn where every method reports it."""
+TRAINING = (
+    "Means over the seeds, with their range shaded, each method on the target it was trained on: log p in whitened "
+    "coordinates or at another temperature is another number, so heights compare only where these are the same."
+)
+READING = (
+    "↓ the lower the better, ↑ the higher; labels without an arrow describe. — not run, or not measured for this "
+    "method. “exact” is what as many draws of the posterior itself, or of the reference, have."
+)
+"""How the tables are read."""
 
 
-def write(records: Iterable[Record], directory: str | os.PathLike[str]) -> Path:
-    """Write the page into `directory` and return its path."""
+def write(
+    records: Iterable[Record],
+    directory: str | os.PathLike[str],
+    *,
+    unread: int = 0,
+    progress: bool | Meter = False,
+) -> Path:
+    """Write the page into `directory` and return its path; it says how many records could not be read."""
     path = Path(directory) / PAGE
-    content = render(records)
+    content = render(records, unread=unread, progress=progress)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, "utf-8")
@@ -43,7 +56,7 @@ def write(records: Iterable[Record], directory: str | os.PathLike[str]) -> Path:
     return path
 
 
-def render(records: Iterable[Record]) -> str:
+def render(records: Iterable[Record], *, unread: int = 0, progress: bool | Meter = False) -> str:
     """The whole page; of records of one experiment, preset and method the newest is shown."""
     given = list(records)
     shown = sorted(latest(given), key=_place)
@@ -57,11 +70,24 @@ def render(records: Iterable[Record]) -> str:
     ]
     foreign = [name for name in by_experiment if name not in EXPERIMENTS]
     body = [
-        _head(sections, shown, len(given) - len(shown), foreign),
-        *(section.html() for section in sections),
+        _head(sections, shown, _remarks(len(given) - len(shown), foreign, unread)),
+        *_drawn(sections, as_meter(progress)),
         _provenance(shown),
     ]
     return _PAGE.format(style=_style(), body="\n".join(body))
+
+
+def _drawn(sections: "Sequence[Section]", meter: Meter) -> list[str]:
+    """The sections one after the other: pictures take time."""
+    made: list[str] = []
+    meter.start(len(sections), "page")
+    try:
+        for section in sections:
+            meter.update(len(made), section.experiment.name)
+            made.append(section.html())
+    finally:
+        meter.close()
+    return made
 
 
 class Column(NamedTuple):
@@ -87,7 +113,9 @@ class Section:
         name, e = self.experiment.name, self.experiment
         parts = [
             f'<section id="{escape(name)}"><h2>{escape(e.title)}</h2>',
-            f'<p class="source">{escape(_source(e))}</p><p>{escape(e.summary)}</p>',
+            f'<p class="source">{escape(_source(e))}; '
+            f'<a href="#from-{escape(name)}">where the numbers come from</a></p>',
+            f"<p>{escape(e.summary)}</p>",
             *(self._table(table) for table in e.tables),
             self.differences.html(),
             *self._pictures(),
@@ -129,7 +157,7 @@ class Section:
             '<tr><th rowspan="2">Method</th>',
             *(
                 f'<th colspan="{len(group)}" class="group" title="{escape(metric.meaning)}">'
-                f"{escape(metric.label)}</th>"
+                f"{_labelled(metric)}</th>"
                 for metric, group in groups
             ),
             "</tr><tr>",
@@ -155,7 +183,7 @@ class Section:
                 body.append(_group_row(title, 1 + len(columns)))
             body += rows
         body += self._floor_rows(columns, names, first)
-        return _figure_table(table, "".join(head), body)
+        return _figure_table(table, [metric for metric, _ in groups], "".join(head), body)
 
     def _has(self, column: Column) -> bool:
         """Whether a cell of this column holds anything."""
@@ -198,7 +226,7 @@ class Section:
         shown = {row.rpartition("/")[2] for record in self.records for row in record.rows}
         metrics = [self.metrics[name] for name in table.metrics if name in shown]
         head = "<tr><th>Method</th>" + "".join(
-            f'<th title="{escape(m.meaning)}">{escape(m.label)}</th>' for m in metrics
+            f'<th title="{escape(m.meaning)}">{_labelled(m)}</th>' for m in metrics
         )
         names, first = [m.label for m in metrics], [False] * len(metrics)
         body: list[str] = []
@@ -215,7 +243,7 @@ class Section:
             if rows and len(self.experiment.cases) > 1:
                 body.append(_group_row(title, 1 + len(metrics)))
             body += rows
-        return _figure_table(table, head + "</tr>", body)
+        return _figure_table(table, metrics, head + "</tr>", body)
 
     def _cell(self, label: str, column: Column, case: str, *, stacked: bool = False) -> str:
         metric, preset = column
@@ -240,7 +268,7 @@ class Section:
             )
         lowest = record.summary(key(case, metric.floor)) if stacked and metric.floor else None
         beside = (
-            f"<small>floor {_decimal(lowest.mean, _digits(lowest.mean, 2))}</small>"
+            f"<small>exact {decimal(lowest.mean, decimals(lowest.mean, 2))}</small>"
             if lowest
             else ""
         )
@@ -322,14 +350,17 @@ class Section:
                 where += f": {group[0].method}" if len(group) == 1 else ""
                 made.append(chart(svg, where))
         if made:
-            yield "<h3>Training</h3><p class='caption'>Means over the seeds, with their range shaded.</p>"
+            yield f"<h3>Training</h3><p class='caption'>{TRAINING}</p>"
             yield charts(made)
 
     def _notes(self) -> str:
+        said: dict[tuple[str, str], list[str]] = {}
+        for record in self.records:
+            for note in record.notes:
+                said.setdefault((record.preset, note), []).append(record.method)
         notes = [
-            f"<li>{escape(r.method)} ({escape(r.preset)}): {escape(note)}</li>"
-            for r in self.records
-            for note in r.notes
+            f"<li>{escape('; '.join(dict.fromkeys(methods)))} {badge(preset)}: {escape(note)}</li>"
+            for (preset, note), methods in said.items()
         ]
         return f'<h3>What happened</h3><ul class="notes">{"".join(notes)}</ul>' if notes else ""
 
@@ -337,7 +368,7 @@ class Section:
 def _source(experiment: Experiment) -> str:
     """Which part of the paper it repeats, if any."""
     source = experiment.source
-    return source.capitalize() if "beyond" in source else f"{source} of the paper"
+    return source[:1].upper() + source[1:] if "beyond" in source else f"In the paper: {source}"
 
 
 def _style() -> str:
@@ -364,37 +395,17 @@ def _known(name: str) -> tuple[int, str]:
 
 
 def _number(summary: Summary, metric: Metric) -> str:
-    """Mean ± deviation; the deviation has one digit, or two where the first is a 1."""
-    scale, unit = {"share": (100.0, " %"), "seconds": (1.0, " s"), "number": (1.0, "")}[
-        metric.style
-    ]
-    mean, sd = scale * summary.mean, scale * summary.sd
+    """Mean ± deviation with the unit; of yes and no, how often yes."""
+    if metric.key in YES_OR_NO:
+        return f"{round(summary.mean * summary.n)} of {summary.n}"
     if metric.style == "seconds":
-        return f"{mean:,.0f}{unit}" if mean >= 10 else f"{mean:.1f}{unit}"
-    if 0 < abs(mean) < SMALL or LARGE <= abs(mean) < math.inf:
-        return " ".join(filter(None, (_power(mean), _deviation(_power(sd)) if sd > 0 else "")))
-    if not sd > 0:
-        return f"{_decimal(mean, _digits(mean, 3))}{unit}"
-    digits = min(_digits(sd, 2 if f"{sd:e}"[0] == "1" else 1), _digits(mean, MOST))
-    return f"{_decimal(mean, digits)} {_deviation(f'{_decimal(sd, digits)}{unit}')}"
-
-
-def _power(value: float) -> str:
-    """Two digits and a power of ten."""
-    digits, _, exponent = f"{value:.1e}".partition("e")
-    return f"{digits} · 10<sup>{int(exponent)}</sup>".replace("-", "−")
-
-
-def _digits(value: float, significant: int) -> int:
-    """How many decimals show so many significant digits of the value, at most six."""
-    if value == 0 or not math.isfinite(value):
-        return 0
-    return min(max(significant - 1 - math.floor(math.log10(abs(value))), 0), 6)
-
-
-def _decimal(value: float, decimals: int) -> str:
-    comma = "," if abs(value) >= 10_000 else ""
-    return f"{value:{comma}.{decimals}f}".replace("-", "−")
+        return f"{summary.mean:,.0f} s" if summary.mean >= 10 else f"{summary.mean:.1f} s"
+    scale, unit = (100.0, " %") if metric.style == "share" else (1.0, "")
+    mean, sd, power = summary.rounded(scale)
+    if power:
+        exponent = f" · 10<sup>{power}</sup>".replace("-", "−")
+        return f'<span class="sd">{f"({mean} ± {sd})" if sd else mean}{exponent}{unit}</span>'
+    return f"{mean} {_deviation(f'{sd}{unit}')}" if sd else f"{mean}{unit}"
 
 
 def _count(n: int) -> str:
@@ -428,11 +439,21 @@ def _group_row(title: str, width: int) -> str:
     return f'<tr class="case"><th scope="rowgroup" colspan="{width}">{escape(title)}</th></tr>'
 
 
-def _figure_table(table: Table, head: str, body: Iterable[str]) -> str:
+def _figure_table(table: Table, metrics: Sequence[Metric], head: str, body: Iterable[str]) -> str:
+    meanings = "".join(
+        f"<div><dt>{_labelled(m)}</dt><dd>{escape(m.meaning)}</dd></div>" for m in metrics
+    )
     return (
         f"<h3>{escape(table.title)}</h3><div class='scroll'><table><thead>{head}</thead>"
         f"<tbody>{''.join(body)}</tbody></table></div><p class='caption'>{escape(table.caption)}</p>"
+        f"<dl class='meanings'>{meanings}</dl>"
     )
+
+
+def _labelled(metric: Metric) -> str:
+    """The label, and an arrow to the better end."""
+    arrow = better(metric.key)
+    return escape(metric.label) + (f' <span class="way">{arrow}</span>' if arrow else "")
 
 
 def _legend(presets: Sequence[str], published: bool) -> str:
@@ -445,9 +466,21 @@ def _legend(presets: Sequence[str], published: bool) -> str:
     return f'<p class="legend">{"".join(marks)}</p>'
 
 
-def _head(
-    sections: Sequence[Section], records: Sequence[Record], older: int, foreign: Sequence[str]
-) -> str:
+def _remarks(older: int, foreign: Sequence[str], unread: int) -> list[str]:
+    """What is not on the page."""
+    remarks = []
+    if older:
+        remarks.append(f"{older} older record{'s' * (older > 1)} of the same runs left out.")
+    if foreign:
+        remarks.append(
+            f"Records of unknown experiments left out: {', '.join(map(escape, foreign))}."
+        )
+    if unread:
+        remarks.append(f"{unread} damaged record{'s' * (unread > 1)} left out.")
+    return remarks
+
+
+def _head(sections: Sequence[Section], records: Sequence[Record], remarks: Sequence[str]) -> str:
     links = "".join(
         f'<li><a href="#{escape(s.experiment.name)}">{escape(s.experiment.title)}</a> '
         f"<span>{escape(s.experiment.source)}</span></li>"
@@ -457,18 +490,12 @@ def _head(
     meanings = "".join(
         f"<li>{badge(p)} {escape(meaning)}</li>" for p, meaning in PRESETS.items() if p in presets
     )
-    remarks = []
-    if older:
-        remarks.append(f"{older} older record{'s' * (older > 1)} of the same runs left out.")
-    if foreign:
-        remarks.append(
-            f"Records of unknown experiments left out: {', '.join(map(escape, foreign))}."
-        )
     return (
         "<header><p class='kicker'>gpvi</p><h1>Neural samplers of a posterior, measured</h1>"
         "<p>Figures are mean ± standard deviation over n seeds. The paper’s own figures "
         "(<cite>Generative Particle Variational Inference via Estimation of Functional Gradients</cite>, ICML 2021) "
         "stand beside ours and are never mixed with them.</p>"
+        f"<p class='caption'>{READING}</p>"
         f"<ul class='presets'>{meanings}</ul><ul class='contents'>{links}"
         "<li><a href='#provenance'>Where the numbers come from</a></li></ul>"
         f"<p class='remark'>{' '.join(remarks)}</p></header>"
@@ -476,17 +503,21 @@ def _head(
 
 
 def _provenance(records: Sequence[Record]) -> str:
-    rows = []
-    for record in records:
+    """Every record's command, circumstances and specification, experiment by experiment."""
+    rows, last = [], None
+    for record in sorted(records, key=lambda r: (_known(r.experiment), _place(r))):
+        if record.experiment != last:
+            last = record.experiment
+            rows.append(f"<h3 class='from' id='from-{escape(last)}'>{escape(last)}</h3>")
         place = record.environment
         commit = f", commit {escape(place.commit)}" if place.commit else ""
         specification = escape(json.dumps(record.specification, ensure_ascii=False, indent=1))
         rows.append(
             f"<article id='{escape(slug(f'{record.experiment} {record.preset} {record.method}'))}'>"
-            f"<h3>{escape(record.experiment)} · {escape(record.method)} {badge(record.preset)}</h3>"
+            f"<h4>{escape(record.method)} {badge(record.preset)}</h4>"
             f"<p><code>{escape(record.command)}</code></p>"
             f"<p>gpvi {escape(place.library)}{commit} · Python {escape(place.python)} · JAX {escape(place.jax)} · "
-            f"{escape(place.system)}, {place.cpus} CPUs, device {escape(place.device)} · "
+            f"{escape(place.system)}, {place.cpus} CPU{'s' * (place.cpus != 1)}, device {escape(place.device)} · "
             f"seeds {', '.join(map(str, record.seeds))} · started {escape(record.started)} · "
             f"{record.seconds:,.0f} s in all</p>"
             f"<details><summary>specification</summary><pre>{specification}</pre></details></article>"

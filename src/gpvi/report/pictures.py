@@ -42,7 +42,11 @@ def draws(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
             row.append(panel(image, caption, f"{len(points)} draws of {record.method}"))
         blocks.append(panels(title, row))
     if blocks:
-        yield f'<h3>Draws of the first seed</h3><div class="blocks">{"".join(blocks)}</div>'
+        yield (
+            "<h3>Draws of the first seed</h3><p class='caption'>The target’s density, then each method’s draws as dots "
+            "over lines of equal density of the target.</p>"
+        )
+        yield f'<div class="blocks">{"".join(blocks)}</div>'
 
 
 def errors_along(**terms: str) -> Pictures:

@@ -696,7 +696,7 @@ def drawn_directly(own, n, key):
 
 
 class TestPredictive:
-    @pytest.mark.parametrize("kind", some_slow(KINDS, fast=("categorical",)))
+    @pytest.mark.parametrize("kind", some_slow(KINDS, fast=("gaussian", "categorical")))
     def test_streaming_is_the_direct_average(self, kind, monkeypatch):
         """In blocks of 8 networks and 3 rows, with idle places in the last of each."""
         own, n = predictive_of(kind), 45

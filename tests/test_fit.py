@@ -194,7 +194,6 @@ def test_chunks_add_up(steps):
     assert -(-steps // length) <= 201
 
 
-@pytest.mark.slow
 def test_prime_number_of_steps():
     """401 steps run in chunks of 8, the last one masked; they are the first 401 of 408."""
     assert chunk_length(401) == (8, True)
@@ -433,7 +432,7 @@ def test_an_infinite_last_step_is_noticed():
     "method",
     [
         LINEAR,
-        pytest.param(gpvi.SVGD(particles=32), marks=pytest.mark.slow),
+        gpvi.SVGD(particles=32),
         pytest.param(
             gpvi.AmortizedKSD(generator=Linear(), particles=32, learning_rate=0.05),
             marks=pytest.mark.slow,

@@ -50,13 +50,8 @@ def described(generator, invertible, z, elsewhere, y_tail):
     return found
 
 
-COSTLY = ("planar", "autoregressive")
-"""Kinds of flow that compile for seconds; the slow tests have them."""
-MOST_KINDS = [k if k not in COSTLY else pytest.param(k, marks=pytest.mark.slow) for k in KINDS]
-
-
 @pytest.mark.parametrize("how", CONDITIONINGS)
-@pytest.mark.parametrize("kind", MOST_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_against_the_dense_jacobian(kind, how):
     @settings(max_examples=3)
     @given(shapes(kind, how), seeds)
@@ -161,7 +156,7 @@ def test_nothing_to_scale(kind):
     assert not any(jax.tree.leaves(built(kind, Shape(4, 2, (3,))).scale_parameters()))
 
 
-@pytest.mark.parametrize("kind", MOST_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_single_precision_stays_single(kind):
     spec = KINDS[kind](Shape(3, 1, (4,)))
     with jax.enable_x64(False):

@@ -72,10 +72,7 @@ def test_direct_solvers_against_lu(kind, how):
     against_lu(kind, Shape(3, 1, (4,)) if kind in FLOWS else Shape(4, 2, (4,)), how, DIRECT)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [k if k not in FLOWS else pytest.param(k, marks=pytest.mark.slow) for k in SOLVED],
-)
+@pytest.mark.parametrize("kind", SOLVED)
 def test_krylov_solvers_against_lu(kind):
     """They see f as a black box, so its coordinates do not matter."""
     against_lu(kind, Shape(3, 1, (4,)), "diagonal", KRYLOV)

@@ -31,9 +31,7 @@ def test_a_gaussian_settles_in_the_first_round():
     assert posterior.training.notes == ()
 
 
-@pytest.mark.parametrize(
-    "given", [pytest.param({"steps": 30}, marks=pytest.mark.slow), {"init": None, "steps": 20}]
-)
+@pytest.mark.parametrize("given", [{"steps": 30}, {"init": None, "steps": 20}])
 def test_given_lengths_are_kept(given):
     target = gpvi.Target(gaussian, dim=2)
     posterior = gpvi.fit(target, SMALL, key=jax.random.key(0), progress=False, **given)

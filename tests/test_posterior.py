@@ -87,10 +87,7 @@ def test_draws_and_densities_are_those_of_the_gaussian(getkey):
     "generator",
     [
         generators.Triangular(2, "affine", (4,), scale_form="conditional"),
-        pytest.param(
-            generators.Triangular(2, generators.SplineFlow(2, 4, 5.0, 6), (4,)),
-            marks=pytest.mark.slow,
-        ),
+        generators.Triangular(2, generators.SplineFlow(2, 4, 5.0, 6), (4,)),
     ],
     ids=["affine", "spline"],
 )

@@ -45,9 +45,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(
-    "case", ["linear", "mlp", "residual", "affine", pytest.param("spline", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("case", CASES)
 def test_pathwise_is_the_gradient_of_the_objective(case):
     """Eq. 3 on the same noise, with log|det J| from the dense Jacobian, differentiated by JAX."""
     rng = np.random.default_rng(0)

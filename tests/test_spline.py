@@ -45,8 +45,7 @@ def values(head, z):
     return *jax.vmap(head.transform_and_log_det)(z), jax.vmap(head.inverse)(z)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dim", [1, 5])
+@pytest.mark.parametrize("dim", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_equal_to_flowjax(dim):
     head = by_flowjax(dim)
     wanted, found = (eqx.filter_jit(values)(h, points(dim)) for h in (head, converted(head)))

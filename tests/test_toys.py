@@ -72,7 +72,6 @@ def particles(given: toys.Problem, draws: np.ndarray) -> Posterior:
     return Posterior(SVGD(), model, affine, given.network.names, Training(1, 1, 0.0, {}))
 
 
-@pytest.mark.slow
 def test_the_floor_falls_as_the_root_of_the_number_of_networks(monkeypatch):
     """Networks from the prior in place of chains: all draws are independent, and the halves alike."""
     given = dataclasses.replace(

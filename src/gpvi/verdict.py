@@ -121,7 +121,7 @@ def _of_density(seen: Evidence) -> Iterator[Verdict]:
     yield Verdict(
         "good",
         f"q fits p (effective share {seen.effective_share:.2f}, k̂ = {seen.k_hat:.2f}), and weighting moves no mean by "
-        f"more than {seen.mean_shift:.2g} sd",
+        f"more than {seen.mean_shift:.2g} sd, no spread by more than {math.expm1(seen.log_spread_shift):.0%}",
         ""
         if seen.missing is not None
         else "In so many dimensions a mode never visited cannot be seen.",

@@ -25,7 +25,7 @@ Attempt = tuple[Float[Array, "k k"], Bool[Array, ""]]
 SMALL = 64
 """k to which an NVIDIA GPU holds a block in registers."""
 AMPERE = 8
-"""The first generation of GPUs that it was written for."""
+"""The first generation of NVIDIA GPUs that is given that kernel; it was timed on the ninth."""
 WIDE = 128
 """k from which on an accelerator is given products instead of factors."""
 

@@ -34,6 +34,8 @@ MOST_LAYERS = 1_000
 """Of a generator that is loaded."""
 DRAWS, ENTRIES = 4_000, 2**26
 """How many draws a diagnosis takes where nobody says, and how many numbers they may be."""
+FLAT_DIMENSIONS = 200
+"""Beyond it the draws are too few to find the direction along which log p falls the least."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -511,12 +513,6 @@ def _log_densities(target: Density, x: Float[Array, "n d"]) -> Float[Array, " n"
     return target.log_densities(x)
 
 
-FAR = 10.0
-"""So many times as far out as the draws are, log p should have fallen."""
-FLAT_DIMENSIONS = 200
-"""Beyond it the draws are too few to find the direction along which it falls the least."""
-
-
 def _stein(u: Float[Array, "n d"], at: Float[Array, "n d"], key: PRNGKeyArray) -> dict[str, Any]:
     """The checks that need no density, in the coordinates of training, by the scores at the draws."""
     finite = jnp.isfinite(at).all(1)
@@ -537,7 +533,7 @@ def _fall(density: Whitened, u: Float[Array, "n d"], at: Float[Array, "n d"]) ->
     """By how many nats log p is lower at draws moved outwards along its flattest direction.
 
     The median, on the side where it is less: 22 for a Gaussian, 3.9 for a Cauchy distribution. What falls by less than
-    log FAR has no integral along that line.
+    log `FAR` has no integral along that line.
     """
     finite = np.asarray(jnp.isfinite(at).all(1))
     few = finite.sum() < 2 * u.shape[1]
@@ -545,7 +541,7 @@ def _fall(density: Whitened, u: Float[Array, "n d"], at: Float[Array, "n d"]) ->
         return None
     u, at = u[finite], at[finite]
     along, line = stein.flattest(u, at)
-    moved = u + (FAR - 1) * along[:, None] * line
+    moved = u + (verdict.FAR - 1) * along[:, None] * line
     fall = np.asarray(_log_densities(density, u) - _log_densities(density, moved))
     fall = np.where(np.isnan(fall), np.inf, fall)
     out = np.asarray(along) > 0

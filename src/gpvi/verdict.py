@@ -18,7 +18,9 @@ EVEN_SHARE, HOPELESS_K_HAT = 0.95, 1.0
 MEAN_SHIFT, LOG_SPREAD_SHIFT = 0.1, 0.2
 FEW_EFFECTIVE = 100
 REJECTED = 0.01
-LEAST_FALL = math.log(10)
+FAR = 10.0
+"""So many times as far out as the draws are, log p should have fallen."""
+LEAST_FALL = math.log(FAR)
 """A density that falls like 1/r, or less, has no integral along its line."""
 TRUSTED_RHAT, DOUBTFUL_RHAT = 1.01, 1.05
 TRUSTED_ESS = 400
@@ -52,7 +54,7 @@ class Evidence(NamedTuple):
     rejected: float
     density: str
     fall: float | None = None
-    """Nats by which log p is lower ten times as far out along its flattest line; None where nobody looked."""
+    """Nats by which log p is lower `FAR` times as far out along its flattest line; None where nobody looked."""
 
 
 def of_density(seen: Evidence) -> Verdict:
@@ -78,8 +80,8 @@ def _of_density(seen: Evidence) -> Iterator[Verdict]:
     if seen.fall is not None and seen.fall < LEAST_FALL:
         yield Verdict(
             "do not trust",
-            f"ten times as far out as the draws log p is lower by {max(seen.fall, 0.0):.1f} nats only, along some "
-            "line: it seems to have no integral",
+            f"{FAR:.0f} times as far out as the draws log p is lower by {max(seen.fall, 0.0):.1f} nats only, along "
+            "some line: it seems to have no integral",
             "Give a prior to what the data do not determine, or fix it.",
         )
     if seen.missing is not None and seen.missing > 0:

@@ -149,7 +149,7 @@ def report(
 
 @app.command()
 def demo(out: Out = Path("report/demo")) -> None:
-    """Train on four potentials and a linear regression, and write the page: about two minutes on two cores."""
+    """Train on four potentials and a linear regression, and write the page: a few minutes on two cores."""
     from gpvi.experiments import experiment
     from gpvi.report import write
 
@@ -265,14 +265,17 @@ def _made(
     place = out / UNFINISHED / f"{experiment.name}.{preset}.{records.slug(label)}.{len(seeds)}"
     if again:
         shutil.rmtree(place, ignore_errors=True)
-    try:
+
+    def run() -> "Record":
         with resumable(place):
             return experiment.run(label, preset, tuple(seeds), meter)
+
+    try:
+        return run()
     except OtherRunError:
         complain(f"{place} was saved by another recipe or version; the row begins anew.")
         shutil.rmtree(place)
-        with resumable(place):
-            return experiment.run(label, preset, tuple(seeds), meter)
+        return run()
     finally:
         if place.parent.is_dir() and not any(place.parent.iterdir()):
             place.parent.rmdir()

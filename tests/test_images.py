@@ -289,6 +289,16 @@ class TestTask:
             np.testing.assert_array_equal(a, b)
         assert len(found.inputs) + len(found.inliers) == 36
 
+    def test_mirror_images_are_training_images_and_nothing_else(self):
+        found = open_category.task(made_images(), (6, 7, 8, 9))
+        doubled = open_category.with_mirror_images(found)
+        n = len(found.labels)
+        np.testing.assert_array_equal(doubled.inputs[:n], found.inputs)
+        np.testing.assert_array_equal(doubled.inputs[n:, :, ::-1], found.inputs)
+        np.testing.assert_array_equal(doubled.labels, np.tile(found.labels, 2))
+        for a, b in zip(doubled[2:], found[2:], strict=True):
+            assert a is b
+
     def test_the_authors_temperature(self):
         paper = experiment("mnist").recipes("paper")
         assert paper[open_category.HELPER].temperature(36_000) == pytest.approx(3.6)

@@ -43,6 +43,7 @@ BEST = BestSetting(
     batch_size=250,
     prior=FanIn(gain=6.0, bias=6.0),
     point_prior=FanIn(gain=12.0, bias=12.0),
+    mirrored=True,
 )
 SMOKE = BestSetting(dim=WEIGHTS, epochs=1, batch_size=10, members=2, generators=2, latent=4)
 

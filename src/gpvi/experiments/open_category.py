@@ -99,6 +99,8 @@ class NetworkRecipe(Recipe):
     epochs: int = 100
     prior: Prior = FanIn()
     entropy_weight: float | None = None
+    mirrored: bool = False
+    """Whether the mirror images of the training images are training images, too."""
     generators: int = 1
     """How many are mixed."""
     draws: int | None = DRAWS
@@ -114,6 +116,7 @@ class NetworkRecipe(Recipe):
             "epochs": self.epochs,
             "prior": specs.to_json(self.prior),
             "entropy_weight": self.entropy_weight,
+            "mirrored": self.mirrored,
             "generators": self.generators,
             "draws": self.draws,
         }
@@ -151,6 +154,14 @@ def task(images: Images, unknown: Sequence[int], *, held_out: float = 0.0) -> Ta
     )
 
 
+def with_mirror_images(problem: Task) -> Task:
+    """Twice as many training images: left and right of a photograph are a matter of where one stood."""
+    inputs, labels = problem.inputs, problem.labels
+    return problem._replace(
+        inputs=np.concatenate([inputs, inputs[:, :, ::-1]]), labels=np.concatenate([labels, labels])
+    )
+
+
 def _moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and deviation of each channel, from counts of the 256 values."""
     values = np.arange(256.0)
@@ -171,6 +182,8 @@ def trained(
     progress: bool | Meter = False,
 ) -> list[tuple[Posterior, ...]]:
     """The generators (or particles) of each seed, all trained side by side."""
+    if recipe.mirrored:
+        problem = with_mirror_images(problem)
     n = len(problem.labels)
     batch_size = min(recipe.batch_size or n, n)
     posterior = target(
@@ -492,6 +505,7 @@ class BestSetting:
     prior: Prior = FanIn(gain=2**0.5)
     point_prior: Prior = FanIn(gain=2**0.5)
     """Of what climbs log p alone, chosen apart: the mode of a prior that suits averaging is too smooth."""
+    mirrored: bool = False
     draws: int = DRAWS
 
 
@@ -518,6 +532,7 @@ def best_recipes(setting: BestSetting) -> dict[str, NetworkRecipe]:
             batch_size=setting.batch_size,
             epochs=setting.epochs,
             prior=setting.point_prior if point else setting.prior,
+            mirrored=setting.mirrored,
             generators=generators,
             draws=setting.draws,
         )

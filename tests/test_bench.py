@@ -178,7 +178,9 @@ def test_through_the_command_line(tmp_path, capsys):
         command += ["--case", row]
     with pytest.raises(SystemExit, match="0"):
         app(command)
-    shown = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    shown = json.loads(printed.out)
+    assert "no row" not in printed.err
     kept = results.read(tmp_path / "bench.json")
     assert len(shown["results"]) == len(kept.results)
     contenders = {(r.case, r.contender) for r in kept.results}

@@ -19,6 +19,7 @@ from gpvi.jacobian import (
     Helper,
     Iterative,
     as_solver,
+    largest_ratio,
     transposed_product,
 )
 from gpvi.kernels import RBF
@@ -234,6 +235,12 @@ def test_helper_learns_the_inverse_product(getkey):
     assert errors[0] > 0.5
     assert errors[-50:].mean() < 0.05
     assert history.residual[-50:].mean() < 1e-3 * history.residual[0]
+
+
+def test_far_apart_the_helper_answers_something_that_counts_for_nothing():
+    """h(z′, v) of a network with biases is not small where v is, and |h/v|² would overflow in single precision."""
+    v = jnp.array([[1.0, 1.0], [1e-21, 0.0], [0.0, 0.0]], jnp.float32)
+    assert largest_ratio(jnp.full((3, 2), 3.0, jnp.float32), v) == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(

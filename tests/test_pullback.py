@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.spatial.distance import cdist
 
 from cases import Shape, built, example, perturbed
+from gpvi import products
 from gpvi.carriers import Particles, Sampler, standard_normal
 from gpvi.directions import SVGDDirection, l2
 from gpvi.generators import Preconditioned
@@ -190,6 +191,28 @@ def test_push_is_equation_4(case):
     x, draws, found, expected = both(theta)
     np.testing.assert_allclose(x, draws, rtol=1e-12)
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("rows", "parts"), [(61_450, 25), (90_112, 32), (61_706, 1)])
+def test_a_tall_product_in_parts_on_a_gpu(monkeypatch, rows, parts):
+    """61,706 is twice a prime. Both ways are those of the plain product."""
+    rng = np.random.default_rng(3)
+    weight, h = (
+        jnp.asarray(rng.standard_normal((rows, 2))),
+        jnp.asarray(rng.standard_normal((3, 2))),
+    )
+    given = jnp.asarray(rng.standard_normal((3, rows)))
+
+    def both():
+        x, back = jax.vjp(jax.vmap(lambda h: products.tall(weight, h)), h)
+        return x, back(given)[0]
+
+    expected = both()
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(products, "LARGE", 1)
+    assert products._parts(weight) == parts
+    for a, b in zip(both(), expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(("n", "open_sum"), [(5, True), (FEW + 1, False)])

@@ -48,9 +48,13 @@ def transposed_product(
 
 
 def largest_ratio(y: Float[Array, "... d"], v: Float[Array, "... d"]) -> Scalar:
-    """The largest ‖y‖/‖v‖ over the rows; rows v = 0, as k has where z′ = z, count for nothing."""
+    """The largest ‖y‖/‖v‖ over the rows; rows v = 0, as k has where z′ = z or far from it, count for nothing.
+
+    A helper network answers something even there, and its square over that of a v of 10⁻²⁰ is not finite.
+    """
     squares = (v**2).sum(-1)
-    ratios = jnp.where(squares > 0, (y**2).sum(-1) / jnp.where(squares > 0, squares, 1.0), 0.0)
+    counts = squares > jnp.finfo(v.dtype).eps ** 2 * squares.max()
+    ratios = jnp.where(counts, (y**2).sum(-1) / jnp.where(counts, squares, 1.0), 0.0)
     return jnp.sqrt(ratios.max())
 
 

@@ -1,4 +1,4 @@
-r"""The gradient of a last layer, left as the sum of products that it is.
+r"""A last layer that holds nearly all parameters: its product, and its gradient as the sum of products that it is.
 
 Of n draws x_i = W h_i + …, the gradient in W is Σ_i φ_i h_iᵀ: d·w entries that n·(d + w) numbers determine. Added up by
 a matrix product it is written to memory and read again by whoever uses it; here it stays open until the optimiser adds
@@ -8,6 +8,7 @@ entries at all: ‖Σ_i φ_i h_iᵀ‖² = Σ_ij (φ_i·φ_j)(h_i·h_j).
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,33 @@ hide behind the optimiser's reads and writes while n is small, and rows shorter 
 
 LONG = 4_096
 """Numbers in a vector of parameters from which on the gradients of few draws are added up by a product."""
+
+
+LARGE, PARTS = 2**22, range(20, 129)
+"""Entries of a matrix from which on a GPU multiplies it in parts, and how many those may be."""
+
+
+def tall(weight: Float[Array, "n w"], h: Float[Array, " w"]) -> Float[Array, " n"]:
+    """W h, for a W of many more rows than columns.
+
+    The way back, Wᵀ g, is a sum over all rows with a short result. To share it out on a GPU, XLA cuts it into
+    parts and, where their number does not divide n, pads W: written and read once more, which nearly doubles the time
+    of both ways. Here each of as many parts as divide n has its own copy of h; adding up their answers is little.
+    """
+    parts = _parts(weight)
+    if parts == 1:
+        return weight @ h
+    cut = weight.reshape(parts, -1, weight.shape[1])
+    return jnp.einsum("pnw,pw->pn", cut, jnp.broadcast_to(h, (parts, len(h)))).reshape(-1)
+
+
+def _parts(weight: Float[Array, "n w"]) -> int:
+    """A divisor of n near 32, where there is one and the matrix is large, whole, and not on a CPU."""
+    together = jax.sharding.get_abstract_mesh().empty
+    if jax.default_backend() == "cpu" or weight.size < LARGE or not together:
+        return 1
+    divisors = [parts for parts in PARTS if len(weight) % parts == 0]
+    return min(divisors, key=lambda parts: abs(math.log(parts / 32)), default=1)
 
 
 class Products:

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpvi import records
 from gpvi.errors import StorageError
@@ -15,7 +15,8 @@ FORMAT = "gpvi-bench"
 FILE = "bench.json"
 
 
-class Setting(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Setting:
     """How a case is run."""
 
     quick: bool = False
@@ -27,9 +28,15 @@ class Setting(NamedTuple):
     only: frozenset[str] = frozenset()
     """The rows of the case that are wanted, by their slugs; all where empty."""
 
+    met: set[str] = dataclasses.field(default_factory=set)
+    """Those of them that the case turned out to have."""
+
     def wants(self, row: str) -> bool:
-        """Whether a row was asked for."""
-        return not self.only or records.slug(row) in self.only
+        """Whether a row that there is was asked for."""
+        asked = not self.only or records.slug(row) in self.only
+        if asked:
+            self.met.add(records.slug(row))
+        return asked
 
 
 @dataclasses.dataclass(frozen=True)

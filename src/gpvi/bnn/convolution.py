@@ -44,7 +44,7 @@ def patches_of(
     stride: tuple[int, int] = (1, 1),
     padding: Padding = "VALID",
 ) -> Float[Array, "p b i j"]:
-    """Every window of x as a column of u v c entries: shifted copies of x, one on top of the other."""
+    """Every window of x as a column of u v c entries: copies of x shifted across, and of all these shifted down."""
     around = margins((x.shape[1], x.shape[2]), window, stride, padding)
     padded = jnp.pad(x.transpose(3, 0, 1, 2), ((0, 0), (0, 0), *around))
     height, width = (
@@ -55,12 +55,10 @@ def patches_of(
             f"a window of {window} does not fit in images of {x.shape[1:3]}. Use padding='SAME' or larger images."
         )
     last = (stride[0] * (height - 1) + 1, stride[1] * (width - 1) + 1)
-    shifted = [
-        padded[:, :, u : u + last[0] : stride[0], v : v + last[1] : stride[1]]
-        for u in range(window[0])
-        for v in range(window[1])
-    ]
-    return jnp.concatenate(shifted)
+    across = [padded[:, :, :, v : v + last[1] : stride[1]] for v in range(window[1])]
+    beside = jnp.concatenate(across)
+    down = [beside[:, :, u : u + last[0] : stride[0]] for u in range(window[0])]
+    return jnp.concatenate(down)
 
 
 def margins(

@@ -14,6 +14,7 @@ from gpvi.generators.base import (
     check_network,
     latent_size,
 )
+from gpvi.products import tall
 from gpvi.specs import require_positive, spec
 
 
@@ -48,7 +49,7 @@ class ResidualMap(AbstractGenerator):
     def __call__(self, z):
         """g(z_head) + σ⊙z."""
         features = self.trunk(z[: self.latent])
-        return self.weight @ features + self.bias + self.scale(features) * z
+        return tall(self.weight, features) + self.bias + self.scale(features) * z
 
     def head(self, z_head):
         """The first k coordinates: they need only the first k rows of W."""

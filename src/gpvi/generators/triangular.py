@@ -22,6 +22,7 @@ from gpvi.generators.base import (
 )
 from gpvi.generators.bijections import AffineHead, Bijection
 from gpvi.generators.spline import SplineHead, spline_couplings
+from gpvi.products import tall
 from gpvi.specs import require_choice, require_count, require_positive, resolve, spec
 
 
@@ -83,12 +84,17 @@ class Tail(eqx.Module):
         self, z_head: Float[Array, " k"], z_tail: Float[Array, " t"]
     ) -> Float[Array, " t"]:
         features = self.trunk(z_head)
-        return self.output(features) + self.scale(features) * z_tail
+        return self.mean(features) + self.scale(features) * z_tail
+
+    def mean(self, features: Float[Array, " w"]) -> Float[Array, " t"]:
+        """W h + b."""
+        assert self.output.bias is not None
+        return tall(self.output.weight, features) + self.output.bias
 
     def inverse(self, z_head: Float[Array, " k"], x_tail: Float[Array, " t"]) -> Float[Array, " t"]:
         """z_tail."""
         features = self.trunk(z_head)
-        return (x_tail - self.output(features)) / self.scale(features)
+        return (x_tail - self.mean(features)) / self.scale(features)
 
 
 class TriangularMap(AbstractGenerator):

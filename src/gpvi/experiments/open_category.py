@@ -505,7 +505,6 @@ class BestSetting:
     prior: Prior = FanIn(gain=2**0.5)
     point_prior: Prior = FanIn(gain=2**0.5)
     """Of what climbs log p alone, chosen apart: the mode of a prior that suits averaging is too smooth."""
-    mirrored: bool = False
     draws: int = DRAWS
 
 
@@ -532,7 +531,6 @@ def best_recipes(setting: BestSetting) -> dict[str, NetworkRecipe]:
             batch_size=setting.batch_size,
             epochs=setting.epochs,
             prior=setting.point_prior if point else setting.prior,
-            mirrored=setting.mirrored,
             generators=generators,
             draws=setting.draws,
         )

@@ -21,7 +21,6 @@ from gpvi.experiments.open_category import HISTOGRAM
 from gpvi.records import Summary
 from gpvi.report import figures
 from gpvi.report import page as page_module
-from gpvi.report.better import HIGHER, LOWER, YES_OR_NO
 from gpvi.report.differences import differs
 from gpvi.report.pictures import PICTURES
 from made_records import made
@@ -275,11 +274,6 @@ def test_every_metric_of_a_table_is_explained_and_has_its_arrow(page):
                 assert said in page or metric.key == "residual"
     assert '<dt>ESS <span class="way">↑</span></dt>' in page
     assert '<dt>Σ error <span class="way">↓</span></dt>' in page
-
-
-def test_no_metric_has_both_ends_and_every_named_one_is_measured():
-    assert not HIGHER & LOWER
-    assert {m.key for e in EXPERIMENTS.values() for m in e.metrics} >= HIGHER | LOWER | YES_OR_NO
 
 
 def test_yes_and_no_are_counted():

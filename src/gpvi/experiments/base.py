@@ -32,7 +32,10 @@ class Metric(NamedTuple):
     key: str
     label: str
     meaning: str
-    style: Literal["number", "share", "seconds"] = "number"
+    style: Literal["number", "share", "seconds", "yes or no"] = "number"
+    """"yes or no" is 1 or 0 for each seed."""
+    better: Literal["lower", "higher"] | None = None
+    """None where it only describes, or is best at a value of its own."""
     floor: str | None = None
     """The key of the value that exact draws would have, where that is not zero."""
     void_if: str | None = None

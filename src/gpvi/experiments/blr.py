@@ -182,19 +182,26 @@ class BayesianLinearRegression:
     )
     cases: Mapping[str, str] = MappingProxyType({"": "posterior of the coefficients"})
     metrics = (
-        Metric("mean_error", "μ error", "relative error of the mean of the whole posterior found"),
-        Metric("covariance_error", "Σ error", "relative error of its covariance"),
+        Metric(
+            "mean_error",
+            "μ error",
+            "relative error of the mean of the whole posterior found",
+            better="lower",
+        ),
+        Metric("covariance_error", "Σ error", "relative error of its covariance", better="lower"),
         Metric(
             "mean_error_samples",
             "μ error",
             f"relative error of the mean of {PARTICLES} draws",
             floor="mean_floor",
+            better="lower",
         ),
         Metric(
             "covariance_error_samples",
             "Σ error",
             f"relative error of the covariance of {PARTICLES} draws",
             floor="covariance_floor",
+            better="lower",
         ),
         Metric("mean_floor", "μ floor", f"what {PARTICLES} exact draws have on average"),
         Metric("covariance_floor", "Σ floor", f"what {PARTICLES} exact draws have on average"),
@@ -202,8 +209,15 @@ class BayesianLinearRegression:
             "residual",
             "residual",
             "E‖Jᵀh − ∇k‖² / E‖∇k‖² of the helper network, mean of the last hundredth of the steps",
+            better="lower",
         ),
-        Metric("seconds", "seconds", "training time of all seeds together", style="seconds"),
+        Metric(
+            "seconds",
+            "seconds",
+            "training time of all seeds together",
+            style="seconds",
+            better="lower",
+        ),
     )
     tables = (
         Table(

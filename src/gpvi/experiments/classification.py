@@ -72,6 +72,7 @@ class Classification:
             "TV",
             "total variation between the predictive distribution and the reference's, mean over the grid",
             floor="tv_floor",
+            better="lower",
         ),
         Metric(
             "tv_floor",
@@ -82,6 +83,7 @@ class Classification:
             "sd_correlation",
             "corr of sd",
             "correlation over the grid of the predictive sd with the reference's",
+            better="higher",
         ),
         Metric("sd", "sd", "predictive sd between networks, mean over the grid and the classes"),
         Metric("sd_reference", "sd of reference", "that of the reference"),
@@ -90,9 +92,10 @@ class Classification:
             "test NLL",
             f"negative log-likelihood of {TEST} new data, in nats",
             floor="nll_reference",
+            better="lower",
         ),
         Metric("nll_reference", "NLL of reference", "that of the reference"),
-        Metric("accuracy", "accuracy", f"on {TEST} new data", "share"),
+        Metric("accuracy", "accuracy", f"on {TEST} new data", "share", better="higher"),
         *toys.DENSITY_METRICS,
     )
     tables = (

@@ -108,18 +108,27 @@ class DensityEstimation:
         }
     )
     metrics = (
-        Metric("max_error", "Σ error, largest", "max |WWᵀ − Σ|, the authors' reading"),
-        Metric("covariance_error", "Σ error, relative", "‖WWᵀ − Σ‖ / ‖Σ‖, Frobenius"),
-        Metric("mean_error", "μ error", "‖b‖ / √tr Σ"),
-        Metric("kl", "KL", "KL(N(b, WWᵀ) ‖ N(0, Σ)) in nats"),
+        Metric(
+            "max_error", "Σ error, largest", "max |WWᵀ − Σ|, the authors' reading", better="lower"
+        ),
+        Metric(
+            "covariance_error", "Σ error, relative", "‖WWᵀ − Σ‖ / ‖Σ‖, Frobenius", better="lower"
+        ),
+        Metric("mean_error", "μ error", "‖b‖ / √tr Σ", better="lower"),
+        Metric("kl", "KL", "KL(N(b, WWᵀ) ‖ N(0, Σ)) in nats", better="lower"),
         Metric("condition", "cond Σ", "the condition number of the target's covariance"),
         Metric(
             "residual",
             "residual",
             "E‖Jᵀh − ∇k‖² / E‖∇k‖² of the helper network, mean of the last hundredth of the steps",
+            better="lower",
         ),
         Metric(
-            "seconds", "seconds", "training time of all seeds of one dimension together", "seconds"
+            "seconds",
+            "seconds",
+            "training time of all seeds of one dimension together",
+            "seconds",
+            better="lower",
         ),
     )
     tables = (

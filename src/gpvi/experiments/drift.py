@@ -72,12 +72,21 @@ class FunctionalDrift:
     )
     cases: Mapping[str, str] = MappingProxyType({"": "Sinusoid"})
     metrics = (
-        Metric("kl_min", "least KL", "the least KL(q‖p) seen on the way, in nats"),
-        Metric("kl_end", "final KL", "KL(q‖p) at the end, in nats"),
+        Metric("kl_min", "least KL", "the least KL(q‖p) seen on the way, in nats", better="lower"),
+        Metric("kl_end", "final KL", "KL(q‖p) at the end, in nats", better="lower"),
         Metric(
-            "condition_end", "cond J", "the largest condition number of J over 64 draws at the end"
+            "condition_end",
+            "cond J",
+            "the largest condition number of J over 64 draws at the end",
+            better="lower",
         ),
-        Metric("seconds", "seconds", "training time of one seed, compiling included", "seconds"),
+        Metric(
+            "seconds",
+            "seconds",
+            "training time of one seed, compiling included",
+            "seconds",
+            better="lower",
+        ),
     )
     tables = (
         Table(

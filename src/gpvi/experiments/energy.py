@@ -152,7 +152,7 @@ class EnergyPotentials:
         }
     )
     metrics = (
-        Metric("kl", "KL(q‖p)", "log Z − ELBO, in nats", void_if="fold"),
+        Metric("kl", "KL(q‖p)", "log Z − ELBO, in nats", void_if="fold", better="lower"),
         Metric("kl_se", "KL s.e.", "the standard error of KL from its draws", void_if="fold"),
         Metric(
             "ess",
@@ -160,10 +160,21 @@ class EnergyPotentials:
             "importance effective sample size, as a share of the draws",
             "share",
             void_if="fold",
+            better="higher",
         ),
-        Metric("fold", "folded", "the share of draws where det J has the minority's sign", "share"),
         Metric(
-            "tv", "TV", "total variation distance of histograms on a 64 × 64 grid", floor="tv_floor"
+            "fold",
+            "folded",
+            "the share of draws where det J has the minority's sign",
+            "share",
+            better="lower",
+        ),
+        Metric(
+            "tv",
+            "TV",
+            "total variation distance of histograms on a 64 × 64 grid",
+            floor="tv_floor",
+            better="lower",
         ),
         Metric("tv_floor", "TV floor", "the mean distance that as many exact draws have"),
         Metric(
@@ -171,6 +182,7 @@ class EnergyPotentials:
             "seconds",
             "training time, compiling included; under paper of all runs together",
             "seconds",
+            better="lower",
         ),
     )
     tables = (

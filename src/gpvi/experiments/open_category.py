@@ -334,17 +334,45 @@ class OpenCategory(ABC):
     shortest: "BestSetting"
     cases: Mapping[str, str] = MappingProxyType(TITLES)
     metrics = (
-        Metric("accuracy", "accuracy", "on test images of the known classes"),
+        Metric("accuracy", "accuracy", "on test images of the known classes", better="higher"),
         Metric(
-            "auroc_variance", "AUROC, variance", "unknown classes found by the networks' variance"
+            "auroc_variance",
+            "AUROC, variance",
+            "unknown classes found by the networks' variance",
+            better="higher",
         ),
-        Metric("auroc_entropy", "AUROC, entropy", "by the entropy of the mean prediction"),
-        Metric("auroc_mutual_information", "AUROC, mutual inf.", "by the networks' disagreement"),
-        Metric("auroc_confidence", "AUROC, 1 − max p", "by the largest probability"),
-        Metric("ece", "ECE", "calibration error, 15 bins of equal mass (the paper's)"),
-        Metric("ece_width", "ECE, equal width", "calibration error, 15 bins of equal width"),
-        Metric("nll", "NLL", "−log of the probability of the right class"),
-        Metric("seconds", "seconds", "training time of all seeds together", style="seconds"),
+        Metric(
+            "auroc_entropy",
+            "AUROC, entropy",
+            "by the entropy of the mean prediction",
+            better="higher",
+        ),
+        Metric(
+            "auroc_mutual_information",
+            "AUROC, mutual inf.",
+            "by the networks' disagreement",
+            better="higher",
+        ),
+        Metric(
+            "auroc_confidence", "AUROC, 1 − max p", "by the largest probability", better="higher"
+        ),
+        Metric(
+            "ece", "ECE", "calibration error, 15 bins of equal mass (the paper's)", better="lower"
+        ),
+        Metric(
+            "ece_width",
+            "ECE, equal width",
+            "calibration error, 15 bins of equal width",
+            better="lower",
+        ),
+        Metric("nll", "NLL", "−log of the probability of the right class", better="lower"),
+        Metric(
+            "seconds",
+            "seconds",
+            "training time of all seeds together",
+            style="seconds",
+            better="lower",
+        ),
     )
     tables = (
         Table(

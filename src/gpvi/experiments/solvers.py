@@ -131,22 +131,39 @@ class LinearSolvers:
     cases: Mapping[str, str] = MappingProxyType({"": "posterior of the coefficients"})
     metrics = (
         Metric(
-            "product_error", "error of J⁻ᵀ∇k", "‖y − J⁻ᵀ∇k‖ / ‖J⁻ᵀ∇k‖ over all systems, at the end"
+            "product_error",
+            "error of J⁻ᵀ∇k",
+            "‖y − J⁻ᵀ∇k‖ / ‖J⁻ᵀ∇k‖ over all systems, at the end",
+            better="lower",
         ),
-        Metric("residual", "residual", "‖Jᵀy − ∇k‖ / ‖∇k‖ over all systems, at the end"),
-        Metric("mean_error", "μ error", "relative error of the mean of the posterior found"),
-        Metric("covariance_error", "Σ error", "relative error of its covariance"),
+        Metric(
+            "residual", "residual", "‖Jᵀy − ∇k‖ / ‖∇k‖ over all systems, at the end", better="lower"
+        ),
+        Metric(
+            "mean_error",
+            "μ error",
+            "relative error of the mean of the posterior found",
+            better="lower",
+        ),
+        Metric("covariance_error", "Σ error", "relative error of its covariance", better="lower"),
         Metric(
             "iterations",
             "iterations",
             f"those after which the residual is below {SOLVED:g}, where it ever is",
+            better="lower",
         ),
         Metric(
             "milliseconds",
             "ms to solve",
             f"time for {PARTICLES} × {PARTICLES} systems, compiled; median of {TIMINGS}",
+            better="lower",
         ),
-        Metric("step_milliseconds", "ms per step", "training time by steps, compiling included"),
+        Metric(
+            "step_milliseconds",
+            "ms per step",
+            "training time by steps, compiling included",
+            better="lower",
+        ),
     )
     tables = (
         Table(

@@ -74,15 +74,28 @@ FLOOR_REPLICATES = 4
 REFERENCE_SEED = 0
 PAPER_LEARNING_RATE = 1e-3
 DENSITY_METRICS = (
-    Metric("elbo", "ELBO", "the evidence lower bound at temperature 1, in nats", void_if="fold"),
+    Metric(
+        "elbo",
+        "ELBO",
+        "the evidence lower bound at temperature 1, in nats",
+        void_if="fold",
+        better="higher",
+    ),
     Metric(
         "k_hat",
         "k̂",
         "Pareto shape of the importance weights: they are of use below 0.7",
         void_if="fold",
+        better="lower",
     ),
-    Metric("fold", "folded", "the share of draws where det J has the minority's sign", "share"),
-    Metric("seconds", "seconds", "training time of all seeds together", "seconds"),
+    Metric(
+        "fold",
+        "folded",
+        "the share of draws where det J has the minority's sign",
+        "share",
+        better="lower",
+    ),
+    Metric("seconds", "seconds", "training time of all seeds together", "seconds", better="lower"),
 )
 """What is measured of every network's posterior, whatever it predicts."""
 _LONG = HMC(chains=128, leapfrogs=32, warmup=300, draws=60, thin=10, acceptance=0.8)

@@ -254,15 +254,21 @@ class UCI:
     )
     cases: Mapping[str, str] = MappingProxyType(CASES)
     metrics = (
-        Metric("rmse", "RMSE", "root mean squared error of the predictive mean"),
+        Metric("rmse", "RMSE", "root mean squared error of the predictive mean", better="lower"),
         Metric("rmse_se", "± se", "standard error of the RMSE over the splits"),
-        Metric("nll", "NLL", "mean negative log predictive density"),
+        Metric("nll", "NLL", "mean negative log predictive density", better="lower"),
         Metric("nll_se", "± se", "standard error of the NLL over the splits"),
         Metric("coverage", "in 90 %", "the share of y within the central 90 % interval", "share"),
-        Metric("rmse_one", "RMSE of one", "that of the first generator alone"),
-        Metric("nll_one", "NLL of one", "that of the first generator alone"),
+        Metric("rmse_one", "RMSE of one", "that of the first generator alone", better="lower"),
+        Metric("nll_one", "NLL of one", "that of the first generator alone", better="lower"),
         Metric("chosen", "model", "the number of the model that held-out data chose, from 1"),
-        Metric("seconds", "seconds", "training of all splits and members together", "seconds"),
+        Metric(
+            "seconds",
+            "seconds",
+            "training of all splits and members together",
+            "seconds",
+            better="lower",
+        ),
     )
     tables = (
         Table(

@@ -17,7 +17,6 @@ from gpvi.experiments.base import Table
 from gpvi.progress import Meter, as_meter
 from gpvi.records import Record, Summary, decimal, decimals, latest, slug
 from gpvi.report import figures
-from gpvi.report.better import YES_OR_NO, better
 from gpvi.report.differences import PRESET, Differences
 from gpvi.report.elements import badge, chart, charts, key
 from gpvi.report.pictures import PICTURES
@@ -25,6 +24,7 @@ from gpvi.report.pictures import PICTURES
 PAGE = "index.html"
 CURVES = {"elbo": "ELBO", "log_density": "mean log p of the draws"}
 """The training terms that are drawn, the best one first: a term is drawn where every method reports it."""
+ARROWS = {"lower": "↓", "higher": "↑"}
 TRAINING = (
     "Means over the seeds, with their range shaded, each method on the target it was trained on: log p in whitened "
     "coordinates or at another temperature is another number, so heights compare only where these are the same."
@@ -396,7 +396,7 @@ def _known(name: str) -> tuple[int, str]:
 
 def _number(summary: Summary, metric: Metric) -> str:
     """Mean ± deviation with the unit; of yes and no, how often yes."""
-    if metric.key in YES_OR_NO:
+    if metric.style == "yes or no":
         return f"{round(summary.mean * summary.n)} of {summary.n}"
     if metric.style == "seconds":
         return f"{summary.mean:,.0f} s" if summary.mean >= 10 else f"{summary.mean:.1f} s"
@@ -452,8 +452,9 @@ def _figure_table(table: Table, metrics: Sequence[Metric], head: str, body: Iter
 
 def _labelled(metric: Metric) -> str:
     """The label, and an arrow to the better end."""
-    arrow = better(metric.key)
-    return escape(metric.label) + (f' <span class="way">{arrow}</span>' if arrow else "")
+    if metric.better is None:
+        return escape(metric.label)
+    return f'{escape(metric.label)} <span class="way">{ARROWS[metric.better]}</span>'
 
 
 def _legend(presets: Sequence[str], published: bool) -> str:

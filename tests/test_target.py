@@ -243,6 +243,20 @@ def test_bad_log_densities_are_refused(log_density, message):
         target.check()
 
 
+def test_an_origin_without_a_gradient_is_left_where_nobody_chose_it():
+    ring = lambda x: -(((jnp.sqrt(x @ x) - 3) / 0.2) ** 2)  # noqa: E731
+    beside = Target(ring, dim=2).checked().initial
+    assert 0 < np.linalg.norm(beside) < 1
+    with pytest.raises(InputError, match="gradient of the log-density is nan"):
+        Target(ring, dim=2, initial=np.zeros(2)).checked()
+    with pytest.raises(InputError, match="is -inf at the starting point"):
+        Target(lambda x: jnp.log(x[0]), dim=2).checked()
+    with pytest.raises(InputError, match="gradient of the log-density is -inf"):
+        Target(lambda x: -jnp.sqrt(x).sum(), dim=2).checked()
+    good = Target(lambda x: -(x @ x), dim=2)
+    assert good.checked() is good
+
+
 def test_a_bad_prior_is_refused():
     target = Target(log_likelihood=log_likelihood, log_prior=lambda w: -(w**2), data=DATA, dim=2)
     with pytest.raises(InputError, match=r"returns \(2,\) at one point"):

@@ -60,7 +60,7 @@ def estimate(
     """
     plan = planned(target, method, steps, optimizer, batch_size, "auto", mesh)
     with target.precision():
-        target.check(plan.batch_size)
+        target = target.checked(plan.batch_size)
         scale = jnp.ones(target.dim, target.dtype)
         if plan.method.coordinates == "dense" and not keeps_its_coordinates(target):
             scale = jnp.diag(scale)

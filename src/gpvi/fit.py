@@ -113,7 +113,7 @@ def fit(
     saves = None if checkpoint is None else Checkpoints(checkpoint, every)
     start_key, init_key, run_key = jax.random.split(key, 3)
     with saves.held() if saves is not None else contextlib.nullcontext(), target.precision():
-        target.check(plan.batch_size)
+        target = target.checked(plan.batch_size)
         begun = saves.start(target) if saves is not None else None
         if begun is None:
             affine, start_report = _starting_coordinates(target, method, init, key=start_key)
@@ -258,9 +258,10 @@ def fit_seeds(
     saves = None if checkpoint is None else Checkpoints(checkpoint, every)
     start_key, init_key, run_key = jax.random.split(key, 3)
     with saves.held() if saves is not None else contextlib.nullcontext(), first.precision():
-        distinct = {id(target): target for target in targets}.values()
-        for target in distinct:
-            target.check(batch_size)
+        distinct = {id(target): target for target in targets}
+        checked = {each: target.checked(batch_size) for each, target in distinct.items()}
+        targets = [checked[id(target)] for target in targets]
+        first = targets[0]
         begun = None
         if saves is not None and _searches(init, first):
             begun = saves.start(first, len(targets))
@@ -285,7 +286,7 @@ def fit_seeds(
             alone = compile_chunk(dataclasses.replace(plan, mesh=None), density, state)
             arrays = eqx.filter(state, eqx.is_array)
             who = identity(targets, density, plan, alone, arrays, init, key)
-            probed = [value for target in distinct for value in probes(target)]
+            probed = [value for target in checked.values() for value in probes(target)]
             affines, _ = _stack([density.affine for density in densities])
             saves.open(who, probed, affines, "\n".join(reports))
         density = plan.place_target(density)

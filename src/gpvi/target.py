@@ -55,6 +55,14 @@ class Density(Protocol):
     ) -> Scalar: ...
 
 
+BESIDE = 0.1
+"""How far from an origin without a gradient training starts, in each coordinate."""
+
+
+class _NoGradientError(InputError):
+    """The log-density is finite at the starting point, its gradient not."""
+
+
 class _Always(eqx.Module):
     """key ↦ one point."""
 
@@ -77,8 +85,9 @@ class Target(eqx.Module):
     log_prior: x → scalar; flat when left out.
     data: a pytree of arrays that share their first axis, of length N; or a `gpvi.Stream` of rows that stay on disk.
     temperature: T; the whole log-density is divided by it (1 is the posterior, < 1 a cold one).
-    initial: where training starts: a point where the log-density is finite (the origin by default), or a function
-        key → point that draws such points, as a prior or the initialisation of a network does.
+    initial: where training starts: a point where the log-density is finite (by default the origin, or a point
+        beside it where it has no gradient there, as the length of x has none), or a function key → point that draws
+        such points, as a prior or the initialisation of a network does.
     dtype: float32 or float64; follows JAX's x64 setting by default.
     names: one name for each coordinate, or a function that gives them when they are asked for.
 
@@ -97,6 +106,8 @@ class Target(eqx.Module):
     initial: Float[Array, " d"]
     data: Any
     """A pytree of arrays, or a `Stream`."""
+    _at_origin: bool = eqx.field(static=True)
+    """Whether `initial` was left open."""
     _draw_initial: Callable | None
     _log_density: Callable | None
     _log_likelihood: Callable | None
@@ -131,6 +142,7 @@ class Target(eqx.Module):
             raise InputError(
                 "log_likelihood needs data: a pytree of arrays whose first axes have one length N."
             )
+        self._at_origin = initial is None
         self._draw_initial = initial if callable(initial) else None
         start = initial(jax.random.key(0)) if callable(initial) else initial
         if dim is None and start is not None:
@@ -406,6 +418,27 @@ class Target(eqx.Module):
         """∇ log p(x)."""
         return jax.grad(self.log_density)(x, batch)
 
+    def checked(self, batch_size: int | None = None) -> "Target":
+        """Itself, once `check` has passed; from beside an origin that nobody chose, where only its gradient fails."""
+        try:
+            self.check(batch_size)
+        except _NoGradientError:
+            beside = BESIDE * jax.random.normal(jax.random.key(0), (self.dim,), self.dtype)
+            moved, opposite = (eqx.tree_at(lambda t: t.initial, self, x) for x in (beside, -beside))
+            if not self._at_origin or not (
+                moved._passes(batch_size) and opposite._passes(batch_size)
+            ):
+                raise
+            return moved
+        return self
+
+    def _passes(self, batch_size: int | None) -> bool:
+        try:
+            self.check(batch_size)
+        except InputError:
+            return False
+        return True
+
     def check(self, batch_size: int | None = None) -> None:
         """Refuse a log-density that cannot be used, before anything long is compiled.
 
@@ -452,7 +485,7 @@ class Target(eqx.Module):
             )
         if not np.isfinite(slope).all():
             bad = int(np.flatnonzero(~np.isfinite(slope))[0])
-            raise InputError(
+            raise _NoGradientError(
                 f"the gradient of the log-density is {slope[bad]} in coordinate {bad} ({self.names[bad]}) at the "
                 f"starting point {_brief(self.initial)}. Pass another initial=, or guard the function "
                 "(jnp.where on the *inputs* of log, sqrt or division)."

@@ -31,7 +31,7 @@ def target(place: str, dim: int | None) -> "Target":
         found = _as_target(value, path, name, dim)
         try:
             with found.precision():
-                found.check()
+                found = found.checked()
         except InputError as error:
             if "initial=" not in str(error) or value is found:
                 raise

@@ -90,6 +90,14 @@ def mistakes():
             lambda: fit(gpvi.Target(lambda x: -x @ jnp.eye(3) @ x, dim=2)),
             ("fails on a vector of shape (2,)", "Check dim=2"),
         ),
+        "NumPy": (
+            lambda: fit(gpvi.Target(lambda x: -np.sum(np.square(x)), dim=2)),
+            ("NumPy, SciPy and math", "jax.numpy"),
+        ),
+        "a choice": (
+            lambda: fit(gpvi.Target(lambda x: -x @ x if x[0] > 0 else -2 * x @ x, dim=2)),
+            ("`if`", "jnp.where"),
+        ),
         "not finite": (
             lambda: fit(gpvi.Target(lambda x: jnp.log(x).sum(), dim=2)),
             ("is -inf at the starting point", "Pass initial="),
@@ -143,6 +151,9 @@ def test_wrong_types_outside_of_the_type_checked_tests():
             "wrap the log-density: gpvi.Target": lambda: gpvi.fit(lambda x: -x @ x, key=key),
             "gpvi.GPVI()": lambda: gpvi.fit(target, "gpvi", key=key),
             "such as gpvi.GPVI()": lambda: gpvi.fit(target, gpvi.GPVI, key=key),
+            "key is 7; pass one key of JAX, such as jax.random.key(7)": lambda: gpvi.fit(target, key=7),
+            "key is None": lambda: gpvi.compare(target, [gpvi.SVGD()], key=None),
+            "pass one key of JAX": lambda: gpvi.estimate(target, key=jax.random.split(key)),
             "steps is 2.5": lambda: gpvi.fit(target, key=key, steps=2.5),
             "steps is 'many'": lambda: gpvi.fit(target, key=key, steps="many"),
             "Did you mean 'laplace'": lambda: gpvi.fit(target, key=key, init="laplce"),

@@ -21,6 +21,7 @@ from gpvi.errors import InputError
 from gpvi.fit import fit_seeds
 from gpvi.methods import GPVI, Method
 from gpvi.progress import Meter, as_meter
+from gpvi.specs import require_key
 from gpvi.target import Target
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ def sbc(
     method, steps, options: as for `gpvi.fit`; simulations are trained side by side.
     simulations, draws: how many fits, and how many draws of each. More simulations see smaller faults.
     """
+    require_key(key)
     if simulations < 10:
         raise InputError(f"simulations is {simulations}; ranks of fewer than 10 say nothing.")
     if draws < 1:

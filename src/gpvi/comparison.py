@@ -16,6 +16,7 @@ from gpvi.fit import fit
 from gpvi.methods import Method
 from gpvi.posterior import Posterior
 from gpvi.progress import Meter
+from gpvi.specs import require_key
 from gpvi.target import Target
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ def compare(
     `methods` is a sequence, or a mapping from labels; `options` go to `gpvi.fit`. A method that fails gets a row that
     says why, and the others go on.
     """
+    require_key(key)
     labelled = dict(methods) if isinstance(methods, Mapping) else _labelled(methods)
     if not labelled:
         raise InputError("methods is empty; pass one or more, such as [gpvi.GPVI(), gpvi.SVGD()].")

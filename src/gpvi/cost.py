@@ -16,6 +16,7 @@ from gpvi.fit import keeps_its_coordinates, planned
 from gpvi.memory import GIB
 from gpvi.methods import Method
 from gpvi.program import compile_chunk
+from gpvi.specs import require_key
 from gpvi.target import Target, Whitened
 
 
@@ -59,6 +60,7 @@ def estimate(
     anew, at most twice.
     """
     plan = planned(target, method, steps, optimizer, batch_size, "auto", mesh)
+    require_key(key)
     with target.precision():
         target = target.checked(plan.batch_size)
         scale = jnp.ones(target.dim, target.dtype)

@@ -40,6 +40,7 @@ from gpvi.posterior import Posterior, Training
 from gpvi.program import LONGEST_CHUNK, Plan, Program, chunk_length, compile_chunk
 from gpvi.progress import Meter, as_meter
 from gpvi.recovery import Run, first_failure, rejections
+from gpvi.specs import require_key
 from gpvi.target import Density, Target, Whitened
 
 WHITENED_DIMENSIONS = 1_000
@@ -111,6 +112,7 @@ def fit(
     plan = planned(target, method, steps, optimizer, batch_size, init, mesh)
     method, optimizer = plan.method, plan.optimizer
     saves = None if checkpoint is None else Checkpoints(checkpoint, every)
+    require_key(key)
     start_key, init_key, run_key = jax.random.split(key, 3)
     with saves.held() if saves is not None else contextlib.nullcontext(), target.precision():
         target = target.checked(plan.batch_size)
@@ -256,6 +258,7 @@ def fit_seeds(
     steps = method.default_steps(first.dim) if steps is None else steps
     optimizer = method.default_optimizer(steps) if optimizer is None else optimizer
     saves = None if checkpoint is None else Checkpoints(checkpoint, every)
+    require_key(key)
     start_key, init_key, run_key = jax.random.split(key, 3)
     with saves.held() if saves is not None else contextlib.nullcontext(), first.precision():
         distinct = {id(target): target for target in targets}

@@ -142,7 +142,7 @@ class Posterior:
 
     def sample(self, n: int, *, key: PRNGKeyArray) -> Float[Array, "n d"]:
         """n draws: new ones from a generator; a random subset from a set of particles."""
-        self._check_count(n)
+        self._check(n, key)
         with self._precision():
             if not isinstance(self.model, Particles):
                 return _draw(self.generator, n, key)
@@ -158,7 +158,7 @@ class Posterior:
         self, n: int, *, key: PRNGKeyArray
     ) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
         """n new draws and log q of each (Eq. 1); the draws are those of `sample` with the same key."""
-        self._check_count(n)
+        self._check(n, key)
         self._require_density("sample_and_log_prob")
         with self._precision():
             x, log_q, _ = _draw_with_density(self.generator, n, key)
@@ -186,7 +186,7 @@ class Posterior:
         """
         if draws is None:
             draws = max(100, min(DRAWS, ENTRIES // self.dim))
-        self._check_count(draws)
+        self._check(draws, key)
         target = self._require_target("diagnose")
         density = Whitened(target, self.affine)
         with self._precision():
@@ -261,7 +261,7 @@ class Posterior:
         self, n: int, *, key: PRNGKeyArray, proposals: int | None = None
     ) -> Float[Array, "n d"]:
         """n draws by Pareto-smoothed importance resampling of `proposals` (10 n by default) new ones."""
-        self._check_count(n)
+        self._check(n, key)
         target = self._require_target("resample")
         self._require_density("resample")
         draw_key, choice_key = jax.random.split(key)
@@ -291,7 +291,7 @@ class Posterior:
         Pareto-smoothed `log_weight`, normalised), and for NumPyro models `posterior_predictive`, `log_likelihood` and
         `observed_data`. Particles and chains give at most `draws` of what they hold; chains stay apart.
         """
-        self._check_count(draws)
+        self._check(draws, key)
         target = self._require_target("to_arviz")
         export.check(target, draws, predictive=predictive, log_likelihood=log_likelihood)
         draw_key, predict_key = jax.random.split(key)
@@ -339,7 +339,8 @@ class Posterior:
         }
         storage.write(directory, document, arrays | history)
 
-    def _check_count(self, n: int) -> None:
+    def _check(self, n: int, key: Any) -> None:
+        specs.require_key(key)
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
             raise InputError(f"the number of draws is {n!r}; it must be a whole number ≥ 1.")
 

@@ -9,6 +9,9 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, dataclass_transform
 
+import jax
+import jax.numpy as jnp
+
 from gpvi.errors import InputError, NotAvailableError, StorageError, UnknownOptionError
 
 Spec = TypeVar("Spec")
@@ -53,6 +56,16 @@ def require_positive(name: str, value: int | float, remedy: str) -> None:
     """Refuse a number that is not > 0."""
     if not value > 0:
         raise InputError(f"{name} is {value!r}; it must be > 0. {remedy}")
+
+
+def require_key(key: Any) -> None:
+    """Refuse what is not one key, such as a bare seed."""
+    is_array = isinstance(key, jax.Array)
+    typed = is_array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0
+    raw = is_array and key.dtype == jnp.uint32 and key.ndim == 1
+    if not typed and not raw:
+        seed = key if isinstance(key, int) else 0
+        raise InputError(f"key is {key!r}; pass one key of JAX, such as jax.random.key({seed}).")
 
 
 def require_count(name: str, value: Any, remedy: str) -> None:

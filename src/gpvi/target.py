@@ -450,6 +450,11 @@ class Target(eqx.Module):
             out = jax.eval_shape(self._returned, shape)
         except GPVIError:
             raise
+        except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
+            raise InputError(
+                "the log-density needs the values of x as it is traced: NumPy, SciPy and math do, and so do `if` and "
+                "`while` on x, float(x) and x[x > 0]. Write it in jax.numpy and jax.scipy, and choices by jnp.where."
+            ) from error
         except Exception as error:  # whatever the user's function raises
             raise InputError(
                 f"the log-density fails on a vector of shape ({self.dim},): {type(error).__name__}: {error}. "

@@ -31,6 +31,7 @@ from gpvi.carriers import Particles, standard_normal
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import AbstractGenerator
 from gpvi.posterior import Posterior
+from gpvi.specs import require_key
 
 DRAWS = 1_000
 """Networks where nobody says how many."""
@@ -204,6 +205,7 @@ class Predictive:
     def _run(
         self, compute: Callable, X: Any, draws: int | None, key: PRNGKeyArray, *more: np.ndarray
     ) -> Any:
+        require_key(key)
         inputs = checked_inputs(X)
         outputs = self.network.outputs(inputs)
         extra = self.posterior.dim - self.network.size

@@ -42,6 +42,11 @@ class Metric(NamedTuple):
     """The key of a metric that makes this one meaningless where it is above zero."""
 
 
+SECONDS = Metric(
+    "seconds", "seconds", "training time of all seeds together", style="seconds", better="lower"
+)
+
+
 class Published(NamedTuple):
     """A figure the paper prints."""
 

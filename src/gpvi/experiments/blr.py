@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gpvi.experiments.base import (
+    SECONDS,
     Labelled,
     Measurements,
     Metric,
@@ -211,13 +212,7 @@ class BayesianLinearRegression:
             "E‖Jᵀh − ∇k‖² / E‖∇k‖² of the helper network, mean of the last hundredth of the steps",
             better="lower",
         ),
-        Metric(
-            "seconds",
-            "seconds",
-            "training time of all seeds together",
-            style="seconds",
-            better="lower",
-        ),
+        SECONDS,
     )
     tables = (
         Table(

@@ -30,6 +30,7 @@ from gpvi.carriers import Particles
 from gpvi.data.images import Images
 from gpvi.directions import KSDDirection
 from gpvi.experiments.base import (
+    SECONDS,
     Labelled,
     Measurements,
     Metric,
@@ -366,13 +367,7 @@ class OpenCategory(ABC):
             better="lower",
         ),
         Metric("nll", "NLL", "−log of the probability of the right class", better="lower"),
-        Metric(
-            "seconds",
-            "seconds",
-            "training time of all seeds together",
-            style="seconds",
-            better="lower",
-        ),
+        SECONDS,
     )
     tables = (
         Table(

@@ -33,7 +33,7 @@ from gpvi.bnn.priors import Prior, StandardNormal
 from gpvi.carriers import Chains, Particles, standard_normal
 from gpvi.diagnostics import fold_fraction, importance
 from gpvi.directions import KSDDirection
-from gpvi.experiments.base import Labelled, Metric, Recipe, quietly
+from gpvi.experiments.base import SECONDS, Labelled, Metric, Recipe, quietly
 from gpvi.experiments.unfinished import next_place
 from gpvi.fit import fit, fit_seeds
 from gpvi.generators import AbstractGenerator, Residual
@@ -95,7 +95,7 @@ DENSITY_METRICS = (
         "share",
         better="lower",
     ),
-    Metric("seconds", "seconds", "training time of all seeds together", "seconds", better="lower"),
+    SECONDS,
 )
 """What is measured of every network's posterior, whatever it predicts."""
 _LONG = HMC(chains=128, leapfrogs=32, warmup=300, draws=60, thin=10, acceptance=0.8)

@@ -249,6 +249,8 @@ def test_an_origin_without_a_gradient_is_left_where_nobody_chose_it():
     assert 0 < np.linalg.norm(beside) < 1
     with pytest.raises(InputError, match="gradient of the log-density is nan"):
         Target(ring, dim=2, initial=np.zeros(2)).checked()
+    with pytest.raises(InputError, match="gradient of the log-density is nan"):
+        Target(ring, dim=2).starting_at(np.zeros(2)).checked()
     with pytest.raises(InputError, match="is -inf at the starting point"):
         Target(lambda x: jnp.log(x[0]), dim=2).checked()
     with pytest.raises(InputError, match="gradient of the log-density is -inf"):

@@ -42,9 +42,9 @@ def tall(weight: Float[Array, "n w"], h: Float[Array, " w"]) -> Float[Array, " n
 
 
 def _parts(weight: Float[Array, "n w"]) -> int:
-    """A divisor of n near 32, where there is one and the matrix is large, whole, and not on a CPU."""
-    together = jax.sharding.get_abstract_mesh().empty
-    if jax.default_backend() == "cpu" or weight.size < LARGE or not together:
+    """A divisor of n near 32, where there is one and the matrix is large, whole, and on a GPU."""
+    whole = jax.sharding.get_abstract_mesh().empty
+    if jax.default_backend() != "gpu" or weight.size < LARGE or not whole:
         return 1
     divisors = [parts for parts in PARTS if len(weight) % parts == 0]
     return min(divisors, key=lambda parts: abs(math.log(parts / 32)), default=1)

@@ -423,11 +423,11 @@ class Target(eqx.Module):
         try:
             self.check(batch_size)
         except _NoGradientError:
+            if not self._at_origin or self.draws_its_start:
+                raise
             beside = BESIDE * jax.random.normal(jax.random.key(0), (self.dim,), self.dtype)
             moved, opposite = (eqx.tree_at(lambda t: t.initial, self, x) for x in (beside, -beside))
-            if not self._at_origin or not (
-                moved._passes(batch_size) and opposite._passes(batch_size)
-            ):
+            if not moved._passes(batch_size) or not opposite._passes(batch_size):
                 raise
             return moved
         return self

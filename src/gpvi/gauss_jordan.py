@@ -3,7 +3,7 @@ r"""Inverses of small matrices by kernels of an NVIDIA GPU: the exchanges of Gau
 y = A x says what y is for each x. One exchange solves one of its rows for x_p, of those not yet taken the row with the
 largest coefficient, and puts that into the others; after k of them the table says what x is for each y. A library
 factors a batch of blocks in several kernels with k pivots each, mostly waiting. Here one kernel makes many exchanges
-on columns that stay in registers from beginning to end: on the whole of a table of 64 columns, and of a wider one on
+on columns that stay in registers from beginning to end: on the whole of a table of up to 64, and of a wider one on
 32 columns at a time, after which a matrix product catches up on the others. Figures are in docs/speed.md.
 """
 

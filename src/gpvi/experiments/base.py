@@ -42,6 +42,13 @@ class Metric(NamedTuple):
     """The key of a metric that makes this one meaningless where it is above zero."""
 
 
+FOLD = Metric(
+    "fold",
+    "folded",
+    "the share of draws where det J has the minority's sign",
+    style="share",
+    better="lower",
+)
 SECONDS = Metric(
     "seconds", "seconds", "training time of all seeds together", style="seconds", better="lower"
 )

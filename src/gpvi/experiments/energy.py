@@ -16,7 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 
-from gpvi.experiments.base import Labelled, Measurements, Metric, Published, Recipe, Table, quietly
+from gpvi.experiments.base import (
+    FOLD,
+    Labelled,
+    Measurements,
+    Metric,
+    Published,
+    Recipe,
+    Table,
+    quietly,
+)
 from gpvi.experiments.unfinished import next_place
 from gpvi.fit import fit, fit_seeds
 from gpvi.generators import Residual
@@ -162,13 +171,7 @@ class EnergyPotentials:
             void_if="fold",
             better="higher",
         ),
-        Metric(
-            "fold",
-            "folded",
-            "the share of draws where det J has the minority's sign",
-            "share",
-            better="lower",
-        ),
+        FOLD,
         Metric(
             "tv",
             "TV",

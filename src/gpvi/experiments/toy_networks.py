@@ -33,7 +33,7 @@ from gpvi.bnn.priors import Prior, StandardNormal
 from gpvi.carriers import Chains, Particles, standard_normal
 from gpvi.diagnostics import fold_fraction, importance
 from gpvi.directions import KSDDirection
-from gpvi.experiments.base import SECONDS, Labelled, Metric, Recipe, quietly
+from gpvi.experiments.base import FOLD, SECONDS, Labelled, Metric, Recipe, quietly
 from gpvi.experiments.unfinished import next_place
 from gpvi.fit import fit, fit_seeds
 from gpvi.generators import AbstractGenerator, Residual
@@ -88,13 +88,7 @@ DENSITY_METRICS = (
         void_if="fold",
         better="lower",
     ),
-    Metric(
-        "fold",
-        "folded",
-        "the share of draws where det J has the minority's sign",
-        "share",
-        better="lower",
-    ),
+    FOLD,
     SECONDS,
 )
 """What is measured of every network's posterior, whatever it predicts."""

@@ -289,6 +289,14 @@ class TestTask:
             np.testing.assert_array_equal(a, b)
         assert len(found.inputs) + len(found.inliers) == 36
 
+    def test_images_kept_back_are_the_last_and_are_not_trained_on(self):
+        images = made_images()
+        shorter, kept = open_category.held_back(images, 0.1)
+        assert len(shorter.train) == len(images.train) - len(kept.test) == 54
+        np.testing.assert_array_equal(kept.test, images.train[54:])
+        np.testing.assert_array_equal(kept.train, shorter.train)
+        np.testing.assert_array_equal(shorter.test, images.test)
+
     def test_mirror_images_are_training_images_and_nothing_else(self):
         found = open_category.task(made_images(), (6, 7, 8, 9))
         doubled = open_category.with_mirror_images(found)
@@ -408,12 +416,26 @@ def test_mnist_runs_on_made_files(tmp_path, label):
     assert np.isfinite(found.rows["split/nll"]).all()
 
 
+SHARPENED = f"{open_category.ENSEMBLE}, mirror images, sharpened"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("label", [open_category.GPVI_BEST, open_category.ENSEMBLE])
+@pytest.mark.parametrize("label", [open_category.GPVI_BEST, open_category.ENSEMBLE, SHARPENED])
 def test_cifar10_runs_on_made_files(tmp_path, label):
     write_cifar(tmp_path, each=10)
     found = CIFAR10().reading(tmp_path).run(label, "smoke", (0,), False)
     assert np.isfinite(found.rows["split/nll"]).all()
+    assert ("split/sharpness" in found.rows) == (label == SHARPENED)
+
+
+def test_options_that_came_later_leave_older_records_as_they_are():
+    recipes = CIFAR10().recipes("best")
+    assert not {"mirrored", "sharpened"} & recipes[open_category.ENSEMBLE].to_json().keys()
+    assert (
+        recipes[SHARPENED].to_json()["mirrored"]
+        is recipes[SHARPENED].to_json()["sharpened"]
+        is True
+    )
 
 
 @pytest.mark.slow

@@ -23,6 +23,8 @@ from gpvi.bnn.priors import PerLayer as PerLayer
 from gpvi.bnn.priors import ScaleMixture as ScaleMixture
 from gpvi.bnn.priors import Sparse as Sparse
 from gpvi.bnn.priors import StandardNormal as StandardNormal
+from gpvi.bnn.sharpening import sharpened as sharpened
+from gpvi.bnn.sharpening import sharpness as sharpness
 
 if TYPE_CHECKING:
     from gpvi.bnn.estimators import BayesianMLPClassifier as BayesianMLPClassifier

@@ -131,14 +131,19 @@ class CIFAR10(OpenCategory):
         return CIFAR10(root)
 
     def recipes(self, preset: str) -> dict[str, NetworkRecipe]:
-        """Those of every image set; beside `best` of GPVI and the ensemble each with mirror images."""
+        """Those of every image set; under `best` GPVI and the ensemble with mirror images, and sharpened, too."""
         found = super().recipes(preset)
+        if preset == "paper":
+            return found
         mirrored = {
             f"{label}, mirror images": dataclasses.replace(found[label], mirrored=True, prior=prior)
             for label, prior in MIRRORED.items()
-            if preset != "paper" and label in found
         }
-        return found | mirrored
+        sharpened = {
+            f"{label}, sharpened": dataclasses.replace(recipe, sharpened=True)
+            for label, recipe in mirrored.items()
+        }
+        return found | mirrored | sharpened
 
     def images(self) -> Images:
         """The six batches."""

@@ -26,6 +26,7 @@ from gpvi import metrics, specs
 from gpvi.bnn import Categorical, FanIn, Network, Prediction, Predictive, ScaleMixture, target
 from gpvi.bnn import generator as network_generator
 from gpvi.bnn.priors import Prior, StandardNormal
+from gpvi.bnn.sharpening import sharpened, sharpness
 from gpvi.carriers import Particles
 from gpvi.data.images import Images
 from gpvi.directions import KSDDirection
@@ -102,6 +103,8 @@ class NetworkRecipe(Recipe):
     entropy_weight: float | None = None
     mirrored: bool = False
     """Whether the mirror images of the training images are training images, too."""
+    sharpened: bool = False
+    """Whether the last tenth of the training images, kept back, says how sure the mean prediction should be."""
     generators: int = 1
     """How many are mixed."""
     draws: int | None = DRAWS
@@ -112,14 +115,15 @@ class NetworkRecipe(Recipe):
         return 1.0 if self.entropy_weight is None else self.entropy_weight * PARTICLES * data
 
     def to_json(self) -> dict[str, Any]:
-        """All that was chosen."""
+        """All that was chosen; an option that came later is told where it is on, so that older records still match."""
+        later = {"mirrored": self.mirrored, "sharpened": self.sharpened}
         return super().to_json() | {
             "epochs": self.epochs,
             "prior": specs.to_json(self.prior),
             "entropy_weight": self.entropy_weight,
-            "mirrored": self.mirrored,
             "generators": self.generators,
             "draws": self.draws,
+            **{name: on for name, on in later.items() if on},
         }
 
 
@@ -135,11 +139,7 @@ class Task(NamedTuple):
 
 def task(images: Images, unknown: Sequence[int], *, held_out: float = 0.0) -> Task:
     """Train on the known classes and score the test set; or a last part of the training set, where one is held out."""
-    train, labels, test, test_labels = images
-    if held_out > 0:
-        first = len(train) - max(1, round(held_out * len(train)))
-        train, test = train[:first], train[first:]
-        labels, test_labels = labels[:first], labels[first:]
+    train, labels, test, test_labels = held_back(images, held_out)[1] if held_out > 0 else images
     known, test_known = (~np.isin(y, unknown) for y in (labels, test_labels))
     mean, sd = _moments(train[known])
 
@@ -153,6 +153,16 @@ def task(images: Images, unknown: Sequence[int], *, held_out: float = 0.0) -> Ta
         test_labels[test_known],
         standard(test[~test_known]),
     )
+
+
+def held_back(images: Images, share: float) -> tuple[Images, Images]:
+    """The same without the last part of the training set; and with that part in the place of the test set."""
+    first = len(images.train) - max(1, round(share * len(images.train)))
+    (train, kept), (labels, kept_labels) = (
+        (a[:first], a[first:]) for a in (images.train, images.train_labels)
+    )
+    shorter = images._replace(train=train, train_labels=labels)
+    return shorter, shorter._replace(test=kept, test_labels=kept_labels)
 
 
 def with_mirror_images(problem: Task) -> Task:
@@ -277,12 +287,14 @@ def measured(
     draws: int | None,
     *,
     key: PRNGKeyArray,
+    exponent: float = 1.0,
 ) -> Outcome:
     """Accuracy, NLL and calibration on the known classes; AUROC where there are unknown ones."""
     inside = len(problem.inliers)
     inputs = np.concatenate([problem.inliers, problem.outliers])
     found = predicted(parts, network, inputs, draws, key=key)
     p, labels = found.mean[:inside], jnp.asarray(problem.inlier_labels)
+    p = p if exponent == 1 else sharpened(p, exponent)
     chosen = jnp.take_along_axis(p, labels[:, None], axis=1)
     by_mass, by_width = (metrics.reliability(p, labels, equal=e) for e in ("mass", "width"))
     values = {
@@ -305,6 +317,19 @@ def measured(
             "outlier_scores": _shares(shown[inside:]),
         }
     return Outcome(values, arrays)
+
+
+def suited(
+    parts: Sequence[Posterior],
+    network: Network,
+    kept: Task,
+    draws: int | None,
+    *,
+    key: PRNGKeyArray,
+) -> float:
+    """The exponent of the mean prediction that the kept images of the known classes ask for."""
+    found = predicted(parts, network, kept.inliers, draws, key=key)
+    return sharpness(found.mean, kept.inlier_labels)
 
 
 def _is_one_network(parts: Sequence[Posterior]) -> bool:
@@ -367,6 +392,7 @@ class OpenCategory(ABC):
             better="lower",
         ),
         Metric("nll", "NLL", "−log of the probability of the right class", better="lower"),
+        Metric("sharpness", "exponent s", "of the mean prediction, by training images kept back"),
         SECONDS,
     )
     tables = (
@@ -423,21 +449,24 @@ class OpenCategory(ABC):
     ) -> Record:
         """Train on each split, all seeds side by side, and score the test set."""
         found = Measurements(self, label, preset, seeds)
-        images = self.images()
-        network = self.network(images)
+        recipe, images = found.recipe, self.images()
+        network, kept = self.network(images), None
+        if recipe.sharpened:
+            images, kept = held_back(images, HELD_OUT)
         for case in self.problems(label, preset):
             problem = task(images, UNKNOWN[case])
             key = jax.random.fold_in(jax.random.key(seeds[0]), list(UNKNOWN).index(case))
             meter = Labelled(progress, f"{self.name} · {label} · {TITLES[case]}")
-            posteriors = trained(
-                problem, network, found.recipe, len(seeds), key=key, progress=meter
-            )
+            posteriors = trained(problem, network, recipe, len(seeds), key=key, progress=meter)
             for number, (seed, parts) in enumerate(zip(seeds, posteriors, strict=True)):
                 found.follow(parts[0].training, case)
-                outcome = measured(
-                    parts, network, problem, found.recipe.draws, key=jax.random.key(seed)
-                )
-                found.add(outcome.values | {"seconds": parts[0].training.seconds}, case)
+                own_key, s = jax.random.key(seed), 1.0
+                if kept is not None:
+                    choice = task(kept, UNKNOWN[case])
+                    s = suited(parts, network, choice, recipe.draws, key=own_key)
+                outcome = measured(parts, network, problem, recipe.draws, key=own_key, exponent=s)
+                values = outcome.values | ({} if kept is None else {"sharpness": s})
+                found.add(values | {"seconds": parts[0].training.seconds}, case)
                 if number == 0:
                     found.arrays |= {f"{case}/{k}": v for k, v in outcome.arrays.items()}
         return found.record()

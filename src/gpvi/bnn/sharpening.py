@@ -1,0 +1,69 @@
+r"""How sure a mean prediction should be: one exponent, by labels that training did not see.
+
+An average over networks is less sure than each of them, and as a rule less sure than it is right once the networks
+share more than their data, mirror images say (Rahaman and Thiery, "Uncertainty quantification and deep ensembles",
+NeurIPS 2021, who average first and calibrate then). Its probabilities to the power of s,
+
+    p_s(c) = p(c)^s / Σ_c′ p(c′)^s,
+
+keep their order, so that s moves no prediction, only how sure it is; it is the temperature scaling of Guo et al. (ICML
+2017), s = 1/T, of the logits log p. s maximises the likelihood of the held-out labels. Where all of them are predicted
+right, that has no maximum; a log-normal prior around s = 1 keeps it in reach, and weighs as much as a few labels.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from gpvi.errors import InputError
+
+SPREAD = 0.5
+"""Of log s under its prior: s lies between 0.37 and 2.7 with a probability of 0.95."""
+GRID = np.linspace(-2.0, 2.0, 401)
+"""log s, in steps of a hundredth: closer than thousands of labels can tell."""
+
+
+def sharpened(p: Float[Array, "b c"], s: float) -> Float[Array, "b c"]:
+    """p to the power of s, row by row, with a sum of one."""
+    return jax.nn.softmax(s * _logarithms(p), axis=-1)
+
+
+def sharpness(p: Any, labels: Any) -> float:
+    """The exponent that suits these labels; above 1 where the predictions are surer than they say.
+
+    Parameters
+    ----------
+    p: probabilities of the classes, (b, C), as in `Prediction.mean`, of inputs that training did not see.
+    labels: the right classes, (b,), whole numbers from 0.
+    """
+    probabilities, right = np.asarray(p), np.asarray(labels)
+    if probabilities.ndim != 2 or not len(probabilities) or right.shape != probabilities.shape[:1]:
+        raise InputError(
+            f"p has shape {probabilities.shape} and the labels {right.shape}; give p as (b, classes), labels as (b,), "
+            "b ≥ 1."
+        )
+    if not (np.isfinite(probabilities).all() and (probabilities >= 0).all()):
+        raise InputError("p has entries that are negative or not finite; give probabilities.")
+    classes = probabilities.shape[1]
+    if not np.issubdtype(right.dtype, np.integer) or right.min() < 0 or right.max() >= classes:
+        raise InputError(
+            f"the labels are {right.dtype} from {right.min()} to {right.max()}; give whole numbers from 0 to "
+            f"{classes - 1}, as p has {classes} columns."
+        )
+    logs = _logarithms(jnp.asarray(probabilities))
+    own = jnp.take_along_axis(logs, jnp.asarray(right)[:, None], axis=1)[:, 0]
+
+    def log_posterior(log_s: Array) -> Array:
+        s = jnp.exp(log_s)
+        fit = (s * own - jax.nn.logsumexp(s * logs, axis=1)).sum()
+        return fit - 0.5 * (log_s / SPREAD) ** 2
+
+    grid = jnp.asarray(GRID, logs.dtype)
+    return float(jnp.exp(grid[jax.lax.map(log_posterior, grid).argmax()]))
+
+
+def _logarithms(p: Float[Array, "b c"]) -> Float[Array, "b c"]:
+    return jnp.log(jnp.maximum(p, jnp.finfo(p.dtype).tiny))

@@ -254,6 +254,21 @@ class TestConvolution:
         assert "stablehlo.convolution" not in lowered.as_text()
         assert "stablehlo.dot_general" in lowered.as_text()
 
+    def test_patches_in_round_numbers_on_a_gpu(self, monkeypatch):
+        """Patches of zeros change neither values nor gradients, in the weights and in the images."""
+        w, x = jax.random.normal(KEY, (3, 3, 2, 4)), jax.random.normal(KEY, (5, 11, 9, 2))
+
+        def both():
+            out, back = jax.vjp(convolution.convolve, x, w)
+            return out, *back(jnp.sin(out))
+
+        expected = both()
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+        monkeypatch.setattr(convolution, "MANY", 1)
+        assert convolution._idle(5 * 9 * 7) == convolution.ROUND - 315
+        for own, plain in zip(both(), expected, strict=True):
+            np.testing.assert_allclose(own, plain, atol=1e-5 * np.abs(plain).max())
+
     def test_max_pool(self):
         x = jax.random.normal(KEY, (2, 7, 6, 3))
         expected = jax.lax.reduce_window(

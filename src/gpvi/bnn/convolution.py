@@ -21,6 +21,11 @@ from gpvi.errors import InputError
 
 Padding = Literal["SAME", "VALID"] | tuple[tuple[int, int], tuple[int, int]]
 
+ROUND, MANY = 1_024, 4_096
+"""On a GPU patches come in multiples of so many, once there are many. To share a gradient in the weights out, XLA cuts
+the sum over patches into parts, and where they do not come out even it copies all patches once more to pad them; a pad
+of our own is part of the pass that makes them."""
+
 
 def convolve(
     x: Float[Array, "b h w c"],
@@ -33,8 +38,15 @@ def convolve(
     rows, columns, channels, outputs = weight.shape
     patches = patches_of(x, (rows, columns), stride=stride, padding=padding)
     matrix = weight.reshape(rows * columns * channels, outputs)
-    products = matrix.T @ patches.reshape(len(matrix), -1)
+    across = patches.reshape(len(matrix), -1)
+    number = across.shape[1]
+    products = (matrix.T @ jnp.pad(across, ((0, 0), (0, _idle(number)))))[:, :number]
     return products.reshape(outputs, *patches.shape[1:]).transpose(1, 2, 3, 0)
+
+
+def _idle(number: int) -> int:
+    """How many patches of zeros make the number round."""
+    return -number % ROUND if number >= MANY and jax.default_backend() == "gpu" else 0
 
 
 def patches_of(

@@ -13,7 +13,7 @@ is a bound for the mixture; where the parts do not overlap, as in thousands of d
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -419,12 +419,17 @@ class OpenCategory(ABC):
         """The classifier, with ten outputs whatever classes are known."""
 
     def recipes(self, preset: str) -> dict[str, NetworkRecipe]:
-        """As published, as recommended, or a few steps."""
-        if preset == "paper" and self.as_published is not None:
-            return paper_recipes(self.as_published)
+        """As published, as recommended and some of these sharpened, or a few steps."""
+        if preset == "paper":
+            return {} if self.as_published is None else paper_recipes(self.as_published)
         if preset == "smoke":
-            return shortened(best_recipes(self.shortest), steps=4)
-        return best_recipes(self.recommended) if preset == "best" else {}
+            return shortened(self.own_recipes(self.shortest), steps=4)
+        return self.own_recipes(self.recommended) if preset == "best" else {}
+
+    def own_recipes(self, setting: "BestSetting") -> dict[str, NetworkRecipe]:
+        """What this library recommends under a setting."""
+        found = best_recipes(setting)
+        return found | sharpened_recipes(found, (GPVI_BEST, ENSEMBLE))
 
     @property
     def published(self) -> dict[str, dict[str, Published]]:
@@ -614,6 +619,16 @@ def best_recipes(setting: BestSetting) -> dict[str, NetworkRecipe]:
         "MF-VI": recipe(MeanFieldVI(particles=n, learning_rate=rate)),
         ENSEMBLE: recipe(DeepEnsemble(n, rate)),
         SOFTMAX: recipe(DeepEnsemble(1, rate)),
+    }
+
+
+def sharpened_recipes(
+    recipes: Mapping[str, NetworkRecipe], labels: Iterable[str]
+) -> dict[str, NetworkRecipe]:
+    """These rows once more, with a tenth of their training images kept back for sharpening."""
+    return {
+        f"{label}, sharpened": dataclasses.replace(recipes[label], sharpened=True)
+        for label in labels
     }
 
 

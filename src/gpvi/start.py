@@ -51,6 +51,11 @@ _BATCH = 128  # points per call of the compiled log-density
 _FINITE = 0.75  # the share of a Gaussian's draws at which log p must be finite
 _FLAT = 1e-2  # a curvature, in whitened coordinates, too small to be taken at its word
 _ENOUGH = 2**15  # scores after which no further path begins
+_PATHS, _MOST = (
+    8,
+    32,
+)  # how many there are, and may be while many of them end in places of their own
+_UNSEEN = 0.25  # the chance that the next path ends in a new place at which one more is worth it
 _WIDEST = 1e12  # widths, in units of the first, beyond which a direction counts as flat
 
 
@@ -112,16 +117,20 @@ def automatic(log_density: LogDensity, start: ArrayLike, *, key: PRNGKeyArray) -
 
 
 def pathfinder(
-    log_density: LogDensity, start: ArrayLike, *, key: PRNGKeyArray, paths: int = 8
+    log_density: LogDensity, start: ArrayLike, *, key: PRNGKeyArray, paths: int | None = None
 ) -> Gaussian:
     """The mean and covariance of the posterior, from Gaussians that climb the ELBO, and weights.
 
-    The first of at most `paths` begins at `start`, the others in turn far from all that is known
-    and where it misses most. One that runs into the end of another is dropped, so that places
-    count, not paths. None begins once some 30,000 scores are spent: in hundreds of dimensions
-    there are only a few.
+    The first of at most `paths` begins at `start`, the others in turn where all that is known
+    misses most, far from it, and around the start. One that runs into the end of another is
+    dropped, so that places count, not paths. None begins once some 30,000 scores are spent: in
+    hundreds of dimensions there are only a few.
+
+    Where nobody says how many, there are eight, and up to four times as many paths and scores
+    while more than a quarter of the paths ended where no other did: that share is the chance that
+    the next one finds a new place (Good and Turing).
     """
-    if paths < 1:
+    if paths is not None and paths < 1:
         raise InputError(f"paths is {paths}; at least one is needed.")
     density, point, rng = _prepare(log_density, start, key)
     with _one_blas_thread(), np.errstate(over="ignore", divide="ignore", invalid="ignore"):
@@ -196,11 +205,11 @@ class _Normal(NamedTuple):
 
 
 class _End(NamedTuple):
-    """Where a path ended, and whether no other had ended there before."""
+    """Where a path ended, and the number of the place that it ran into, if another had ended there before."""
 
     elbo: float
     normal: _Normal
-    new: bool
+    place: int | None
 
 
 class _Density:
@@ -287,24 +296,33 @@ def _one_blas_thread() -> AbstractContextManager:
     return threadpool_limits(1, user_api="blas")
 
 
-def _pathfinder(density: _Density, point: Vector, paths: int, rng: Generator) -> Gaussian:
+def _pathfinder(density: _Density, point: Vector, paths: int | None, rng: Generator) -> Gaussian:
     isotropic = _Normal(point, np.eye(len(point)))
     first = _fit_width(density, isotropic, rng, range(-40, 41))
     widest = 0.0 if first is None else _WIDEST * first.scale.max()
     ends: list[_End] = []
+    visits: list[int] = []
     elbos: list[float] = []
     distinct: list[int] = []
-    directions = rng.standard_normal((paths, len(point)))
+    directions = rng.standard_normal((paths or _MOST, len(point)))
     directions *= np.sqrt(len(point)) / np.linalg.norm(directions, axis=1, keepdims=True)
-    for index in range(paths):
-        if density.scored > _ENOUGH:
+    for index in range(paths or _MOST):
+        further = paths is None and index >= _PATHS
+        if density.scored > _ENOUGH * (_MOST // _PATHS if further else 1):
             break
-        normal = _next_start(density, ends, index, directions, rng) if ends else first
+        if further and visits.count(1) <= _UNSEEN * index:
+            break
+        normal = first
+        if first and ends:
+            normal = _next_start(density, ends, first, index, directions, rng)
         known = [end.normal for end in ends]
         end = normal and _unless_singular(_climb, density, normal, widest, known, rng)
         elbos.append(end.elbo if end else -np.inf)
-        if end and end.new:
+        if end and end.place is not None:
+            visits[end.place] += 1
+        elif end:
             ends.append(end)
+            visits.append(1)
             distinct.append(index)
     if not ends:
         raise NoPathError(
@@ -357,26 +375,29 @@ def _narrow(density: _Density, normal: _Normal, rng: Generator) -> _Normal | Non
 
 
 def _next_start(
-    density: _Density, ends: Sequence[_End], index: int, directions: Points, rng: Generator
+    density: _Density,
+    ends: Sequence[_End],
+    first: _Normal,
+    index: int,
+    directions: Points,
+    rng: Generator,
 ) -> _Normal | None:
     """The beginning of path `index`, of the width that fits there.
 
-    In turn a point far from all that is known (16 standard deviations, twice the same in opposite
-    directions, then 32, …; nearer where p is not finite), and the point that is missed most, of the
-    largest p/q among many at all distances [4]. There q gets Cauchy tails, lest the tails of p
-    count as missed.
+    Every other path begins at the point that is missed most, of the largest p/q among many around
+    all that is known and around the very first, at all distances [4]; there q gets Cauchy tails,
+    lest the tails of p count as missed. The others begin, in turn, far from all that is known (16
+    standard deviations, twice the same in opposite directions, then 32, …) and one to sixteen
+    widths away from the first; nearer where p is not finite.
     """
     weights = _weights(ends)
     cover = _moments([end.normal for end in ends], weights)
     dim = len(cover.location)
+    shape = max(ends, key=lambda end: end.elbo).normal.scale
     if index % 2:
-        pair, second = divmod(index // 2, 2)
-        direction = directions[pair] * (16.0 * 2.0**pair) * (-1.0 if second else 1.0)
-        points = cover.points(direction * 2.0 ** -np.arange(20.0)[:, None])
-        point = points[np.isfinite(density.values(points)).argmax()]
-    else:
-        radii = 2.0 ** rng.uniform(0, 5, (8 * _BATCH, 1))
-        points = cover.points(radii * rng.standard_normal((8 * _BATCH, dim)))
+        radii = 2.0 ** rng.uniform(0, 5, (32 * _BATCH, 1))
+        away = radii * rng.standard_normal((32 * _BATCH, dim))
+        points = np.concatenate([cover.points(away[::2]), first.points(away[1::2])])
         known = [
             np.log(weight)
             - end.normal.log_det
@@ -384,8 +405,16 @@ def _next_start(
             for end, weight in zip(ends, weights, strict=True)
         ]
         point = points[(density.values(points) - logsumexp(known, axis=0)).argmax()]
-    best = max(ends, key=lambda end: end.elbo).normal
-    return _fit_width(density, _Normal(point, best.scale), rng, range(-40, 1))
+        return _fit_width(density, _Normal(point, first.scale), rng, range(-40, 1))
+    turn, around = divmod(index // 2 - 1, 2)
+    if around:
+        origin, shape, length = first, first.scale, 2.0 ** rng.uniform(0, 4)
+    else:
+        origin, length = cover, (-1.0) ** turn * 16.0 * 2.0 ** (turn // 2 % 4)
+    direction = directions[-1 - turn] if around else directions[turn // 2]
+    points = origin.points(length * direction * 2.0 ** -np.arange(20.0)[:, None])
+    point = points[np.isfinite(density.values(points)).argmax()]
+    return _fit_width(density, _Normal(point, shape), rng, range(-40, 1))
 
 
 def _climb(
@@ -428,9 +457,10 @@ def _climb(
                     stalled = 0
                 normal, elbo = moved, moved_elbo
                 break
-        if any(normal.divergence(other) < 0.5 + 0.01 * dim for other in known):
-            return _End(elbo, normal, False)
-    return _End(elbo, normal, True) if np.isfinite(elbo) else None
+        for place, other in enumerate(known):
+            if normal.divergence(other) < 0.5 + 0.01 * dim:
+                return _End(elbo, normal, place)
+    return _End(elbo, normal, None) if np.isfinite(elbo) else None
 
 
 class _Step(NamedTuple):

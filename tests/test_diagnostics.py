@@ -161,12 +161,20 @@ def test_weighting_finds_the_moments_of_the_target():
 
 
 @pytest.mark.parametrize(
-    ("k_hat", "words"),
-    [(0.1, "are reliable"), (0.6, "usable"), (0.9, "not reliable"), (math.nan, "not reliable")],
+    ("k_hat", "share", "words"),
+    [
+        (0.1, 0.8, "are reliable"),
+        (0.6, 0.8, "usable"),
+        (0.9, 0.8, "not reliable"),
+        (0.9, 0.99, "a heavy tail"),
+        (1.1, 0.99, "not reliable"),
+        (math.nan, 0.99, "not reliable"),
+    ],
 )
-def test_words_follow_k_hat(k_hat, words):
-    found = dataclasses.replace(checked(np.zeros(100), np.zeros(100)), k_hat=k_hat)
-    assert words in str(found)
+def test_words_follow_k_hat(k_hat, share, words):
+    """As the verdict does, they set a heavy tail of even weights apart."""
+    found = checked(np.zeros(100), np.zeros(100))
+    assert words in str(dataclasses.replace(found, k_hat=k_hat, effective_share=share))
 
 
 def test_conditioning_is_that_of_the_dense_block(getkey):

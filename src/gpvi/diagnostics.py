@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Scalar
 
 from gpvi.generators import AbstractGenerator
-from gpvi.verdict import Verdict
+from gpvi.verdict import EVEN_SHARE, HOPELESS_K_HAT, Verdict
 
 
 def fold_fraction(signs: Float[Array, " n"]) -> Scalar:
@@ -188,7 +188,8 @@ class Diagnosis:
                 "by importance sampling",
             )
             yield "importance ESS", f"{self.effective_share:.3f} of {self.draws}", "1 where q = p"
-            yield "k̂", f"{self.k_hat:.2f}", _k_hat_in_words(self.k_hat or 0.0)
+            words = _k_hat_in_words(self.k_hat or 0.0, self.effective_share or 0.0)
+            yield "k̂", f"{self.k_hat:.2f}", words
         if self.weighting is not None:
             moved = f"{self.weighting.mean_shift:.3f} sd, {math.expm1(self.weighting.log_spread_shift):.1%}"
             yield "weights move", moved, "the mean and the spread of some coordinate by this much"
@@ -246,9 +247,11 @@ class Diagnosis:
         return tuple(said)
 
 
-def _k_hat_in_words(k_hat: float) -> str:
+def _k_hat_in_words(k_hat: float, effective_share: float) -> str:
     if k_hat < 0.5:
         return "importance weights are reliable"
     if k_hat <= 0.7:
         return "importance weights are usable"
+    if k_hat <= HOPELESS_K_HAT and effective_share >= EVEN_SHARE:
+        return "importance weights are even, with a heavy tail: mind rare events"
     return "importance weights are not reliable: do not trust averages over them"

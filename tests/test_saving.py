@@ -23,7 +23,7 @@ from gpvi import storage
 from gpvi.affine import Affine
 from gpvi.carriers import Sampler
 from gpvi.errors import StorageError
-from gpvi.generators import MLP, Linear, Residual, SplineFlow, Triangular
+from gpvi.generators import MLP, Linear, Residual, SplineFlow, Triangular, triangular
 from gpvi.posterior import Posterior, Training
 from gpvi.target import Target, Whitened
 
@@ -393,3 +393,16 @@ def test_custom_parts_cannot_be_saved(tmp_path):
     with pytest.raises(gpvi.errors.InputError, match="cannot be saved"):
         posterior.save(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
+
+
+def test_a_head_that_once_chose_64_coordinates_is_read(tmp_path, monkeypatch):
+    """Files do not say how many it chose, and it chooses more now."""
+    target = Target(lambda x: -0.5 * x @ x, dim=70)
+    with monkeypatch.context() as before:
+        before.setattr(triangular, "WHOLE", 64)
+        posterior = gpvi.fit(target, key=jax.random.key(0), steps=2, init=None, progress=False)
+        posterior.save(tmp_path / "saved")
+    found = gpvi.load(tmp_path / "saved")
+    key = jax.random.key(1)
+    np.testing.assert_array_equal(found.sample(5, key=key), posterior.sample(5, key=key))
+    assert "latent=64" in str(found.method)

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -24,7 +24,8 @@ from gpvi.diagnostics import (
     weighting,
 )
 from gpvi.errors import InputError, NotAvailableError, StorageError
-from gpvi.generators import AbstractGenerator, Preconditioned
+from gpvi.generators import AbstractGenerator, Preconditioned, Triangular
+from gpvi.generators.triangular import HEAD
 from gpvi.methods import Method
 from gpvi.methods.base import State, log_standard_normal
 from gpvi.methods.transport import Amortized
@@ -411,8 +412,20 @@ def _from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> P
         all(values.shape == (record.steps,) for values in history.values()), "history does not fit"
     )
     with jax.enable_x64(dtype == "float64"):
+        method = _as_saved(method, dim, arrays)
         model, affine = _filled(method, dim, np.dtype(dtype), document["affine"], arrays)
     return Posterior(method, model, affine, names, record)
+
+
+def _as_saved(method: Method, dim: int, arrays: dict[str, np.ndarray]) -> Method:
+    """The method, but with the head that its file is for: those of no stated size once ended at 64 coordinates."""
+    generator = getattr(method, "generator", None)
+    if not isinstance(generator, Triangular) or generator.latent is not None or dim <= HEAD:
+        return method
+    if not any(name.startswith("model.network.") for name in arrays):
+        return method
+    former = dataclasses.replace(generator, latent=HEAD)
+    return dataclasses.replace(cast(Any, method), generator=former)
 
 
 def _layers(specification: Any) -> int | float:

@@ -420,9 +420,10 @@ def _from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> P
 def _as_saved(method: Method, dim: int, arrays: dict[str, np.ndarray]) -> Method:
     """The method, but with the head that its file is for: those of no stated size once ended at 64 coordinates."""
     generator = getattr(method, "generator", None)
-    if not isinstance(generator, Triangular) or generator.latent is not None or dim <= HEAD:
+    if not isinstance(generator, Triangular) or generator.latent is not None:
         return method
-    if not any(name.startswith("model.network.") for name in arrays):
+    has_a_tail = any(name.startswith("model.network.") for name in arrays)
+    if not has_a_tail or dim <= HEAD or generator.head_size(dim) < dim:
         return method
     former = dataclasses.replace(generator, latent=HEAD)
     return dataclasses.replace(cast(Any, method), generator=former)

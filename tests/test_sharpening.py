@@ -63,6 +63,7 @@ def test_it_never_does_worse_on_the_labels_that_chose_it(n, classes, seed):
         (doubtful(2), [0, 4], "0 to 3"),
         (doubtful(2), [0, -1], "0 to 3"),
         (doubtful(2), [0.0, 1.0], "whole numbers"),
+        (doubtful(2), ["cat", "dog"], "whole numbers"),
         (-doubtful(2), [0, 1], "negative"),
         (doubtful(2) * np.nan, [0, 1], "finite"),
     ],

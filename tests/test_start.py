@@ -138,8 +138,18 @@ def test_paths_go_on_while_they_find_new_places():
     best = [max(report.elbos) for report in reports]
     assert max(best) - min(best) < 1
     assert all(8 <= report.paths <= 32 for report in reports)
+    lattice = pathfinder(
+        lambda x: 9 * jnp.cos(4 * x).sum() - 0.01 * x @ x, np.zeros(3), key=jax.random.key(0)
+    )
+    assert lattice.report.paths > 8
     gaussian = pathfinder(lambda x: -0.5 * x @ x, np.ones(3), key=jax.random.key(0))
     assert gaussian.report.paths == 8 and gaussian.report.distinct == (0,)
+
+
+def test_places_too_far_apart_for_one_covariance_end_no_search():
+    """A lattice without end: the paths run so far that their moments are singular in float64."""
+    found = pathfinder(lambda x: 9 * jnp.cos(4 * x).sum(), np.zeros(3), key=jax.random.key(0))
+    assert np.isfinite(found.scale).all()
 
 
 def funnel(dim):

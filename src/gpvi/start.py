@@ -314,7 +314,7 @@ def _pathfinder(density: _Density, point: Vector, paths: int | None, rng: Genera
             break
         normal = first
         if first and ends:
-            normal = _next_start(density, ends, first, index, directions, rng)
+            normal = _unless_singular(_next_start, density, ends, first, index, directions, rng)
         known = [end.normal for end in ends]
         end = normal and _unless_singular(_climb, density, normal, widest, known, rng)
         elbos.append(end.elbo if end else -np.inf)

@@ -34,7 +34,7 @@ def sharpened(p: Any, s: float) -> Float[Array, "b c"]:
 
 
 def sharpness(p: Any, labels: Any) -> float:
-    """The exponent that suits these labels; above 1 where the predictions are surer than they say.
+    """The exponent that suits these labels; above 1 where predictions are right more often than they say.
 
     Parameters
     ----------
@@ -52,8 +52,8 @@ def sharpness(p: Any, labels: Any) -> float:
     classes = probabilities.shape[1]
     if not np.issubdtype(right.dtype, np.integer) or right.min() < 0 or right.max() >= classes:
         raise InputError(
-            f"the labels are {right.dtype} from {right.min()} to {right.max()}; give whole numbers from 0 to "
-            f"{classes - 1}, as p has {classes} columns."
+            f"the labels are {np.array2string(right, threshold=6)}; give whole numbers from 0 to {classes - 1}, as p "
+            f"has {classes} columns."
         )
     logs = _logarithms(probabilities)
     own = jnp.take_along_axis(logs, jnp.asarray(right)[:, None], axis=1)[:, 0]

@@ -12,7 +12,7 @@ import pytest
 
 from gpvi import gauss_jordan, inverses
 from gpvi.generators import Residual
-from gpvi.inverses import inverse, log_det
+from gpvi.inverses import inverse, log_det, solve_transposed
 from gpvi.methods import GPVI
 from gpvi.target import Target
 
@@ -25,6 +25,14 @@ def blocks(condition: float, n: int = 3, k: int = 32) -> np.ndarray:
     return (left * values @ right).astype(np.float32)
 
 
+def by_exchanges(a: np.ndarray) -> jax.Array:
+    """Inverses by the kernels, run as plain JAX."""
+    identity = jnp.eye(a.shape[-1], dtype=a.dtype)
+    return jax.jit(jax.vmap(lambda a: gauss_jordan.solve_transposed(a, identity, interpret=True)))(
+        a
+    )
+
+
 def error(a: np.ndarray, x: jax.Array) -> float:
     """The largest ‖I − AX‖."""
     left = np.eye(a.shape[-1]) - a.astype(np.float64) @ np.asarray(x, np.float64)
@@ -33,19 +41,18 @@ def error(a: np.ndarray, x: jax.Array) -> float:
 
 @pytest.mark.parametrize("k", [5, 32, 100])
 def test_exchanges_invert_as_factors_do(k):
-    """The kernels, run as plain JAX, on blocks near a permutation, which need every pivot looked for."""
+    """Blocks near a permutation, which need every pivot looked for."""
     rng = np.random.default_rng(k)
     a = (np.eye(k)[rng.permutation(k)] + 0.3 * rng.standard_normal((2, k, k))).astype(np.float32)
-    x = jax.jit(jax.vmap(lambda a: gauss_jordan.inverse(a, interpret=True)))(a)
+    x = by_exchanges(a)
     assert error(a, x) < 4 * error(a, jnp.linalg.inv(a))
 
 
 @pytest.mark.parametrize(("k", "kernels"), [(3, 1), (64, 1), (65, 4), (512, 16), (513, 0)])
 def test_blocks_are_inverted_by_kernels_on_a_gpu(monkeypatch, k, kernels):
     """What JAX would hand to an NVIDIA GPU, were there one."""
-    assert not inverses.takes_kernels()
-    monkeypatch.setattr(inverses, "takes_kernels", lambda: True)
-    program = jax.jit(jax.vmap(inverses.on_an_accelerator)).trace(jnp.zeros((2, k, k)))
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(compute_capability="9.0")])
+    program = jax.jit(jax.vmap(inverse)).trace(jnp.zeros((2, k, k)))
     text = program.lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("__gpu$xla.gpu.triton") == kernels
     assert ("getrf" in text) == (k > inverses.LARGEST)
@@ -65,21 +72,21 @@ def test_the_kernel_is_for_one_recent_gpu(monkeypatch, capability, number, takes
     device = SimpleNamespace(compute_capability=capability)
     monkeypatch.setattr(jax, "devices", lambda: [device] * number)
     monkeypatch.setattr(jax, "device_count", lambda: number)
-    assert inverses.takes_kernels() == takes
+    assert inverses.takes_kernels(jnp.eye(2)) == takes
 
 
 @pytest.mark.parametrize("k", [32, 100])
 @pytest.mark.parametrize("condition", [10, 1e4])
 def test_exchanges_are_as_exact_as_rounding_allows(k, condition):
     a = blocks(condition, k=k)
-    x = jax.jit(jax.vmap(lambda a: gauss_jordan.inverse(a, interpret=True)))(a)
+    x = by_exchanges(a)
     assert error(a, x) < 4 * np.finfo(np.float32).eps * condition * np.sqrt(k)
 
 
 def test_what_is_singular_or_not_finite_has_no_inverse():
     a = np.stack([np.zeros((32, 32)), blocks(10)[0]]).astype(np.float32)
     a[1, 0, 0] = np.nan
-    x = jax.jit(jax.vmap(lambda a: gauss_jordan.inverse(a, interpret=True)))(a)
+    x = by_exchanges(a)
     assert not np.isfinite(x).all((1, 2)).any()
 
 
@@ -100,6 +107,14 @@ def check_derivatives():
         )
 
     for f in (inverse, lambda a: log_det(a)[1], jax.grad(lambda a: log_det(a)[1])):
+        found, expected = along(f)
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+    v = jnp.asarray(np.random.default_rng(1).standard_normal((2, 5)))
+    for f in (
+        lambda a: solve_transposed(a, v),
+        lambda a: solve_transposed(a, v @ a),
+        jax.grad(lambda a: (solve_transposed(a, v) ** 2).sum()),
+    ):
         found, expected = along(f)
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
     sign, value = log_det(jnp.asarray(-a))

@@ -1,10 +1,13 @@
-r"""Inverses of small matrices by kernels of an NVIDIA GPU: the exchanges of Gauss and Jordan.
+r"""Systems with small matrices by kernels of an NVIDIA GPU: the exchanges of Gauss and Jordan.
 
 y = A x says what y is for each x. One exchange solves one of its rows for x_p, of those not yet taken the row with the
 largest coefficient, and puts that into the others; after k of them the table says what x is for each y. A library
 factors a batch of blocks in several kernels with k pivots each, mostly waiting. Here one kernel makes many exchanges
 on columns that stay in registers from beginning to end: on the whole of a table of up to 64, and of a wider one on
 32 columns at a time, after which a matrix product catches up on the others. Figures are in docs/speed.md.
+
+The table is kept turned, a column of A in each of its rows: a warp then has whole columns, finds the pivot among what
+it has, and waits for other warps once in each exchange, for the column that is solved for.
 """
 
 from functools import partial
@@ -20,66 +23,85 @@ LEAST = 16
 """Tables are padded to a power of two, and to no less."""
 WHOLE, PANEL = 64, 32
 """Columns of a table that is exchanged in one go, and that a wider one has exchanged at a time."""
+WARPS = 4
 FREE = -1
 """In the place of the column that a row was taken for."""
 
 
-def inverse(a: Float[Array, "k k"], *, interpret: bool = False) -> Float[Array, "k k"]:
-    """A⁻¹, with partial pivoting; `interpret` runs the kernels as plain JAX."""
+def solve_transposed(
+    a: Float[Array, "k k"], v: Float[Array, "m k"], *, interpret: bool = False
+) -> Float[Array, "m k"]:
+    """The rows y = vA⁻¹; `interpret` runs the kernels as plain JAX.
+
+    Rows of the table stay where they are, row i for x_{taken_for[i]}, and columns, too, column taken_for[j] for y_j:
+    it is v and y that are brought into that order.
+    """
+    k = len(a)
+    table, taken_for = _exchanged(a, interpret)
+    padded = jnp.pad(v, ((0, 0), (0, len(table) - k)))
+    y = jnp.matmul(padded[:, taken_for], table.T, precision="highest")
+    return y[:, taken_for][:, :k]
+
+
+def _exchanged(
+    a: Float[Array, "k k"], interpret: bool
+) -> tuple[Float[Array, "n n"], Int[Array, " n"]]:
+    """The turned table of A after all exchanges, and the column that each row was taken for."""
     k = len(a)
     size = max(LEAST, 1 << (k - 1).bit_length())
     width = size if size <= WHOLE else PANEL
-    table = jnp.eye(size, dtype=a.dtype).at[:k, :k].set(a)
-    taken_for, rows = jnp.full(size, FREE, jnp.int32), []
+    table = jnp.eye(size, dtype=a.dtype).at[:k, :k].set(a.T)
+    taken_for = jnp.full(size, FREE, jnp.int32)
     for number in range(size // width):
         panel, pivots, now = _exchange_panel(table, taken_for, number, width, interpret)
-        if width < size:
-            table = _caught_up(table, panel, pivots, now != taken_for)
-        table = lax.dynamic_update_slice(table, panel, (0, number * width))
+        taken = now != taken_for
+        table = panel if width == size else _caught_up(table, panel, pivots, taken, number)
         taken_for = now
-        rows.append(pivots)
-    return table[jnp.concatenate(rows)][:, taken_for][:k, :k]
+    return table, taken_for
 
 
 def _exchange_panel(
-    table: Float[Array, "k k"],
-    taken_for: Int[Array, " k"],
+    table: Float[Array, "n n"],
+    taken_for: Int[Array, " n"],
     number: int,
     width: int,
     interpret: bool,
-) -> tuple[Float[Array, "k w"], Int[Array, " w"], Int[Array, " k"]]:
+) -> tuple[Float[Array, "w n"], Int[Array, " w"], Int[Array, " n"]]:
     """The columns of a panel after its exchanges, the rows they took, and what every row is now taken for."""
-    k = len(table)
+    size = len(table)
     return pl.pallas_call(
         partial(_exchange_all, first=number * width),
         out_shape=(
-            jax.ShapeDtypeStruct((k, width), table.dtype),
+            jax.ShapeDtypeStruct((width, size), table.dtype),
             jax.ShapeDtypeStruct((width,), jnp.int32),
-            jax.ShapeDtypeStruct((k,), jnp.int32),
+            jax.ShapeDtypeStruct((size,), jnp.int32),
         ),
-        in_specs=[pl.BlockSpec((k, width), lambda: (0, number)), pl.BlockSpec((k,), lambda: (0,))],
+        in_specs=[
+            pl.BlockSpec((width, size), lambda: (number, 0)),
+            pl.BlockSpec((size,), lambda: (0,)),
+        ],
         interpret=interpret,
-        compiler_params=triton.CompilerParams(num_warps=4 if k <= WHOLE else 8, num_stages=1),
+        compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=1),
         name="gauss_jordan",
     )(table, taken_for)
 
 
 def _exchange_all(columns, taken_before, exchanged, pivots, taken_after, *, first: int) -> None:
     """Exchange every column of the panel with a row that is free."""
-    k, width = columns.shape
-    row, column = (lax.broadcasted_iota(jnp.int32, (size,), 0) for size in (k, width))
-    row_of, column_of = (lax.broadcasted_iota(jnp.int32, (k, width), axis) for axis in (0, 1))
+    width, size = columns.shape
+    column, row = (lax.broadcasted_iota(jnp.int32, (n,), 0) for n in (width, size))
+    column_of, row_of = (lax.broadcasted_iota(jnp.int32, (width, size), axis) for axis in (0, 1))
 
     def exchange(p: Int[Array, ""], state: tuple[Array, Array, Array]):
         m, taken_for, taken = state
-        down = jnp.where(column_of == p, m, 0.0).sum(1)
-        r = jnp.argmax(jnp.where(taken_for == FREE, jnp.abs(down), -1.0), axis=0).astype(jnp.int32)
-        across = jnp.where(row_of == r, m, 0.0).sum(0)
-        pivot = jnp.where(column == p, across, 0.0).sum()
+        down = jnp.where(column_of == p, m, 0.0).sum(0)
+        r = _largest(down, taken_for == FREE, row)
+        pivot = jnp.where(row == r, down, 0.0).sum()
+        across = jnp.where(row_of == r, m, 0.0).sum(1)
         across = jnp.where(column == p, 1.0, across) / pivot
-        others = jnp.where(column_of == p, 0.0, m) - down[:, None] * across[None, :]
+        others = jnp.where(column_of == p, 0.0, m) - across[:, None] * down[None, :]
         return (
-            jnp.where(row_of == r, across[None, :], others),
+            jnp.where(row_of == r, across[:, None], others),
             jnp.where(row == r, first + p, taken_for),
             jnp.where(column == p, r, taken),
         )
@@ -90,12 +112,30 @@ def _exchange_all(columns, taken_before, exchanged, pivots, taken_after, *, firs
     )
 
 
+def _largest(
+    v: Float[Array, " n"], eligible: Bool[Array, " n"], place: Int[Array, " n"]
+) -> Int[Array, ""]:
+    """Where |v| is largest, to all but its last bits, which hold the place: bits of floats are ordered as they are."""
+    last_bits = len(v) - 1
+    bits = lax.bitcast_convert_type(jnp.abs(v), jnp.int32) & ~last_bits
+    return jnp.max(jnp.where(eligible, bits | place, -1), axis=0) & last_bits
+
+
 def _caught_up(
-    table: Float[Array, "k k"],
-    panel: Float[Array, "k w"],
+    table: Float[Array, "n n"],
+    panel: Float[Array, "w n"],
     pivots: Int[Array, " w"],
-    taken: Bool[Array, " k"],
-) -> Float[Array, "k k"]:
-    """The columns outside the panel after its exchanges: rows that it took were solved for, and put into the rest."""
-    solved = jnp.matmul(panel, table[pivots], precision="highest")
-    return jnp.where(taken[:, None], 0.0, table) + solved
+    taken: Bool[Array, " n"],
+    number: int,
+) -> Float[Array, "n n"]:
+    """The table after a panel's exchanges: rows that it took were solved for, and put into the rest of all columns.
+
+    Its own columns come out of the same product, as those that were the identity before.
+    """
+    width, size = panel.shape
+    column = lax.broadcasted_iota(jnp.int32, (size, 1), 0)
+    own = column // width == number
+    identity = (column - number * width == jnp.arange(width)[None, :]).astype(table.dtype)
+    solved_for = jnp.where(own, identity, table[:, pivots])
+    rest = jnp.where(own | taken[None, :], 0.0, table)
+    return rest + jnp.matmul(solved_for, panel, precision="highest")

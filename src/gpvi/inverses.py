@@ -17,23 +17,8 @@ AMPERE = 8
 
 @jax.custom_jvp
 def inverse(a: Float[Array, "k k"]) -> Float[Array, "k k"]:
-    """A⁻¹, in the way that suits the device and the size of A."""
-    if jax.default_backend() == "cpu" or a.dtype != jnp.float32:
-        return _by_factors(a)
-    return on_an_accelerator(a)
-
-
-def on_an_accelerator(a: Float[Array, "k k"]) -> Float[Array, "k k"]:
-    """Exchanges where they have been tried, factors elsewhere."""
-    if len(a) <= LARGEST and takes_kernels():
-        return jax.lax.platform_dependent(a, cuda=_by_exchanges, default=_by_factors)
-    return _by_factors(a)
-
-
-def takes_kernels() -> bool:
-    """Whether there is one NVIDIA GPU from Ampere on; a kernel of our own is not cut along a mesh of several."""
-    major = str(getattr(jax.devices()[0], "compute_capability", "")).partition(".")[0]
-    return jax.device_count() == 1 and major.isdecimal() and int(major) >= AMPERE
+    """A⁻¹."""
+    return solve_transposed(a, jnp.eye(len(a), dtype=a.dtype))
 
 
 @inverse.defjvp
@@ -57,18 +42,37 @@ def _log_det_jvp(primals, tangents):
     return (sign, value), (jnp.zeros_like(sign), (inverse(a).T * moved).sum())
 
 
+@jax.custom_jvp
 def solve_transposed(a: Float[Array, "k k"], v: Float[Array, "m k"]) -> Float[Array, "m k"]:
-    """The rows y with Aᵀy = v."""
-    if jax.default_backend() == "cpu":
-        return lu_solve(lu_factor(a), v.T, trans=1).T
-    return jnp.matmul(v, inverse(a), precision="highest")
+    """The rows y with Aᵀy = v, in the way that suits the device and the size of A."""
+    if takes_kernels(a):
+        return jax.lax.platform_dependent(a, v, cuda=_by_exchanges, default=_by_factors)
+    return _by_factors(a, v)
 
 
-def _by_factors(a: Float[Array, "k k"]) -> Float[Array, "k k"]:
-    return lu_solve(lu_factor(a), jnp.eye(len(a), dtype=a.dtype))
+@solve_transposed.defjvp
+def _solve_transposed_jvp(primals, tangents):
+    (a, v), (moved, v_moved) = primals, tangents
+    y = solve_transposed(a, v)
+    return y, (v_moved - y @ moved) @ inverse(a)
 
 
-def _by_exchanges(a: Float[Array, "k k"]) -> Float[Array, "k k"]:
+def takes_kernels(a: Float[Array, "k k"]) -> bool:
+    """Whether A is small, in single precision, and there is one NVIDIA GPU from Ampere on.
+
+    A kernel of our own is not cut along a mesh of several.
+    """
+    if len(a) > LARGEST or a.dtype != jnp.float32:
+        return False
+    major = str(getattr(jax.devices()[0], "compute_capability", "")).partition(".")[0]
+    return jax.device_count() == 1 and major.isdecimal() and int(major) >= AMPERE
+
+
+def _by_factors(a: Float[Array, "k k"], v: Float[Array, "m k"]) -> Float[Array, "m k"]:
+    return lu_solve(lu_factor(a), v.T, trans=1).T
+
+
+def _by_exchanges(a: Float[Array, "k k"], v: Float[Array, "m k"]) -> Float[Array, "m k"]:
     from gpvi import gauss_jordan
 
-    return gauss_jordan.inverse(a)
+    return gauss_jordan.solve_transposed(a, v)

@@ -273,7 +273,7 @@ def test_ksd_critic_approaches_its_optimum(getkey):
     state = eqx.combine(train(arrays, getkey()), static)
     x, score = draw(getkey())
     optimum = (score + jnp.linalg.solve(covariance, x.T).T) / (2 * penalty)
-    found = jax.vmap(state.critic)(x)
+    found, _ = direction(state, x, score, key=KEY)
     assert ((found - optimum) ** 2).mean() < 0.1**2 * (optimum**2).mean()
 
 
@@ -283,8 +283,32 @@ def test_ksd_moves_along_its_updated_critic(getkey):
     state = direction.init(3, key=getkey(), dtype=jnp.float64)
     others = Points(x[:2] + 1, score[:2])
     found, new = eqx.filter_jit(direction)(state, x, score, key=getkey(), at=others)
-    np.testing.assert_allclose(found, jax.vmap(new.critic)(others.x), rtol=1e-12)
-    assert not np.allclose(found, jax.vmap(state.critic)(others.x))
+    scale = np.sqrt((score**2).mean())
+    np.testing.assert_allclose(found, scale * jax.vmap(new.critic)(others.x), rtol=1e-12)
+    assert not np.allclose(found, scale * jax.vmap(state.critic)(others.x))
+
+
+@pytest.mark.parametrize("size", [1.0, 1e5])
+def test_ksd_keeps_up_with_scores_of_any_size(getkey, size):
+    """Scores that turn round are followed within 300 steps, in whatever units."""
+    direction = KSDDirection(hidden_width=20, penalty=10.0, learning_rate=1e-3)
+    x = jax.random.normal(getkey(), (10, 50))
+    score = size * jax.random.normal(getkey(), (50,)) * jnp.ones_like(x)
+    arrays, static = eqx.partition(
+        direction.init(50, key=getkey(), dtype=jnp.float64), eqx.is_array
+    )
+
+    def step(arrays, both):
+        sign, key = both
+        _, state = direction(eqx.combine(arrays, static), x, sign * score, key=key)
+        return eqx.filter(state, eqx.is_array), None
+
+    signs = jnp.concatenate([jnp.ones(1_000), -jnp.ones(300)])
+    keys = jax.random.split(getkey(), len(signs))
+    arrays, _ = jax.jit(lambda a: jax.lax.scan(step, a, (signs, keys)))(arrays)
+    found, _ = direction(eqx.combine(arrays, static), x, -score, key=KEY)
+    cosine = -(found * score).sum() / jnp.linalg.norm(found) / jnp.linalg.norm(score)
+    assert cosine > 0.5
 
 
 def test_ksd_critic_climbs_the_stein_discrepancy(getkey):

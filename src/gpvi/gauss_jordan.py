@@ -5,9 +5,6 @@ largest coefficient, and puts that into the others; after k of them the table sa
 factors a batch of blocks in several kernels with k pivots each, mostly waiting. Here one kernel makes many exchanges
 on columns that stay in registers from beginning to end: on the whole of a table of up to 64, and of a wider one on
 32 columns at a time, after which a matrix product catches up on the others. Figures are in docs/speed.md.
-
-The table is kept turned, a column of A in each of its rows: a warp then has whole columns, finds the pivot among what
-it has, and waits for other warps once in each exchange, for the column that is solved for.
 """
 
 from functools import partial
@@ -39,18 +36,18 @@ def solve_transposed(
     k = len(a)
     table, taken_for = _exchanged(a, interpret)
     padded = jnp.pad(v, ((0, 0), (0, len(table) - k)))
-    y = jnp.matmul(padded[:, taken_for], table.T, precision="highest")
+    y = jnp.matmul(padded[:, taken_for], table, precision="highest")
     return y[:, taken_for][:, :k]
 
 
 def _exchanged(
     a: Float[Array, "k k"], interpret: bool
 ) -> tuple[Float[Array, "n n"], Int[Array, " n"]]:
-    """The turned table of A after all exchanges, and the column that each row was taken for."""
+    """The table of A after all exchanges, and the column that each row was taken for."""
     k = len(a)
     size = max(LEAST, 1 << (k - 1).bit_length())
     width = size if size <= WHOLE else PANEL
-    table = jnp.eye(size, dtype=a.dtype).at[:k, :k].set(a.T)
+    table = jnp.eye(size, dtype=a.dtype).at[:k, :k].set(a)
     taken_for = jnp.full(size, FREE, jnp.int32)
     for number in range(size // width):
         panel, pivots, now = _exchange_panel(table, taken_for, number, width, interpret)
@@ -66,18 +63,18 @@ def _exchange_panel(
     number: int,
     width: int,
     interpret: bool,
-) -> tuple[Float[Array, "w n"], Int[Array, " w"], Int[Array, " n"]]:
+) -> tuple[Float[Array, "n w"], Int[Array, " w"], Int[Array, " n"]]:
     """The columns of a panel after its exchanges, the rows they took, and what every row is now taken for."""
     size = len(table)
     return pl.pallas_call(
         partial(_exchange_all, first=number * width),
         out_shape=(
-            jax.ShapeDtypeStruct((width, size), table.dtype),
+            jax.ShapeDtypeStruct((size, width), table.dtype),
             jax.ShapeDtypeStruct((width,), jnp.int32),
             jax.ShapeDtypeStruct((size,), jnp.int32),
         ),
         in_specs=[
-            pl.BlockSpec((width, size), lambda: (number, 0)),
+            pl.BlockSpec((size, width), lambda: (0, number)),
             pl.BlockSpec((size,), lambda: (0,)),
         ],
         interpret=interpret,
@@ -88,20 +85,20 @@ def _exchange_panel(
 
 def _exchange_all(columns, taken_before, exchanged, pivots, taken_after, *, first: int) -> None:
     """Exchange every column of the panel with a row that is free."""
-    width, size = columns.shape
-    column, row = (lax.broadcasted_iota(jnp.int32, (n,), 0) for n in (width, size))
-    column_of, row_of = (lax.broadcasted_iota(jnp.int32, (width, size), axis) for axis in (0, 1))
+    size, width = columns.shape
+    row, column = (lax.broadcasted_iota(jnp.int32, (n,), 0) for n in (size, width))
+    row_of, column_of = (lax.broadcasted_iota(jnp.int32, (size, width), axis) for axis in (0, 1))
 
     def exchange(p: Int[Array, ""], state: tuple[Array, Array, Array]):
         m, taken_for, taken = state
-        down = jnp.where(column_of == p, m, 0.0).sum(0)
+        down = jnp.where(column_of == p, m, 0.0).sum(1)
         r = _largest(down, taken_for == FREE, row)
-        pivot = jnp.where(row == r, down, 0.0).sum()
-        across = jnp.where(row_of == r, m, 0.0).sum(1)
+        across = jnp.where(row_of == r, m, 0.0).sum(0)
+        pivot = jnp.where(column == p, across, 0.0).sum()
         across = jnp.where(column == p, 1.0, across) / pivot
-        others = jnp.where(column_of == p, 0.0, m) - across[:, None] * down[None, :]
+        others = jnp.where(column_of == p, 0.0, m) - down[:, None] * across[None, :]
         return (
-            jnp.where(row_of == r, across[:, None], others),
+            jnp.where(row_of == r, across[None, :], others),
             jnp.where(row == r, first + p, taken_for),
             jnp.where(column == p, r, taken),
         )
@@ -115,7 +112,7 @@ def _exchange_all(columns, taken_before, exchanged, pivots, taken_after, *, firs
 def _largest(
     v: Float[Array, " n"], eligible: Bool[Array, " n"], place: Int[Array, " n"]
 ) -> Int[Array, ""]:
-    """Where |v| is largest, to all but its last bits, which hold the place: bits of floats are ordered as they are."""
+    """Where |v| is largest, to all but its last bits, which hold the place: bits of |v| are in the order of |v|."""
     last_bits = len(v) - 1
     bits = lax.bitcast_convert_type(jnp.abs(v), jnp.int32) & ~last_bits
     return jnp.max(jnp.where(eligible, bits | place, -1), axis=0) & last_bits
@@ -123,19 +120,19 @@ def _largest(
 
 def _caught_up(
     table: Float[Array, "n n"],
-    panel: Float[Array, "w n"],
+    panel: Float[Array, "n w"],
     pivots: Int[Array, " w"],
     taken: Bool[Array, " n"],
     number: int,
 ) -> Float[Array, "n n"]:
-    """The table after a panel's exchanges: rows that it took were solved for, and put into the rest of all columns.
+    """The table after a panel's exchanges: rows that it took were solved for, and put into the rest.
 
-    Its own columns come out of the same product, as those that were the identity before.
+    Its own columns come out of the same product, as if they had been the identity before.
     """
-    width, size = panel.shape
-    column = lax.broadcasted_iota(jnp.int32, (size, 1), 0)
+    size, width = panel.shape
+    column = lax.broadcasted_iota(jnp.int32, (1, size), 1)
     own = column // width == number
-    identity = (column - number * width == jnp.arange(width)[None, :]).astype(table.dtype)
-    solved_for = jnp.where(own, identity, table[:, pivots])
-    rest = jnp.where(own | taken[None, :], 0.0, table)
-    return rest + jnp.matmul(solved_for, panel, precision="highest")
+    identity = (column - number * width == jnp.arange(width)[:, None]).astype(table.dtype)
+    solved_for = jnp.where(own, identity, table[pivots])
+    rest = jnp.where(own | taken[:, None], 0.0, table)
+    return rest + jnp.matmul(panel, solved_for, precision="highest")

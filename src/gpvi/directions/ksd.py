@@ -21,7 +21,11 @@ class CriticState(NamedTuple):
 
 @spec
 class KSDDirection:
-    """φ = c_w, a critic that maximises E_q[sᵀc + ∇·c] − λ E_q‖c‖²; its optimum is (s_p − s_q)/(2λ).
+    """φ = c, a critic that maximises E_q[sᵀc + ∇·c] − λ E_q‖c‖²; its optimum is (s_p − s_q)/(2λ).
+
+    Scores grow with the data, and a critic that learns at a given rate would lag behind large ones. So c = σ c_w with
+    σ the root mean square of the scores at hand: in units of σ² the objective is E_q[sᵀc_w + ∇·c_w]/σ − λ E_q‖c_w‖²,
+    and what c_w learns has one size whatever the units of s.
 
     ∇·c is exact up to `exact_dimensions`, beyond that Hutchinson's εᵀ(∂c)ε with one Rademacher ε for each particle.
     """
@@ -54,6 +58,8 @@ class KSDDirection:
         key: PRNGKeyArray,
         at: Points | None = None,
     ) -> tuple[Float[Array, "m d"], CriticState]:
+        scale = jnp.sqrt((score**2).mean()) + jnp.finfo(x.dtype).tiny
+
         def improve(state: CriticState, key: PRNGKeyArray) -> tuple[CriticState, None]:
             params, static = eqx.partition(state.critic, eqx.is_inexact_array)
             probes = jax.random.rademacher(key, x.shape, x.dtype)
@@ -62,7 +68,8 @@ class KSDDirection:
                 critic = eqx.combine(params, static)
                 c = jax.vmap(critic)(x)
                 divergence = self.divergence(critic, x, probes)
-                return -((score * c).sum(1) + divergence - self.penalty * (c**2).sum(1)).mean()
+                gain = ((score * c).sum(1) + divergence) / scale
+                return -(gain - self.penalty * (c**2).sum(1)).mean()
 
             update, moments = self._adam().update(jax.grad(loss)(params), state.moments, params)
             return CriticState(eqx.apply_updates(state.critic, update), moments), None
@@ -74,7 +81,7 @@ class KSDDirection:
             jax.random.split(key, self.critic_steps),
         )
         state = eqx.combine(arrays, static)
-        return jax.vmap(state.critic)(x if at is None else at.x), state
+        return scale * jax.vmap(state.critic)(x if at is None else at.x), state
 
     def divergence(
         self, critic: eqx.nn.MLP, x: Float[Array, "n d"], probes: Float[Array, "n d"]

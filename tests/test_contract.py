@@ -54,7 +54,7 @@ def inverse_diagonal_of_the_precision(posterior: np.ndarray) -> np.ndarray:
     return np.diag(1 / np.diag(np.linalg.inv(posterior)))
 
 
-CRITIC = KSDDirection(hidden_width=16, penalty=0.5, learning_rate=1e-2, critic_steps=5)
+CRITIC = KSDDirection(hidden_width=16, penalty=0.5, learning_rate=3e-3, critic_steps=5)
 CHAINS: dict[str, Any] = {"chains": 4, "draws": 500, "warmup": 200}
 ROWS = {
     "gpvi": Row(gpvi.GPVI(**through()), Bounds(0.1, 0.15), Bounds(0.4, 0.35)),
@@ -85,12 +85,17 @@ ROWS = {
     "svgd": Row(gpvi.SVGD(particles=32), Bounds(0.05, 0.4), Bounds(0.2, 2.6)),
     "gfsd": Row(gpvi.GFSD(particles=32), Bounds(0.05, 0.9), Bounds(0.2, 2.9)),
     "gfsf": Row(gpvi.GFSF(particles=32), Bounds(0.05, 0.4), Bounds(0.2, 2.6)),
-    "ksd": Row(gpvi.KSD(particles=32, critic=CRITIC), Bounds(0.15, 0.6), Bounds(0.2, 2.6)),
+    "ksd": Row(
+        gpvi.KSD(particles=32, critic=CRITIC), Bounds(0.15, 0.6), Bounds(0.2, 2.6), steps=800
+    ),
     "amortized-svgd": Row(gpvi.AmortizedSVGD(**through()), Bounds(0.15, 0.3), Bounds(0.4, 0.7)),
     "amortized-gfsd": Row(gpvi.AmortizedGFSD(**through()), Bounds(0.15, 0.9), Bounds(0.4, 2.9)),
     "amortized-gfsf": Row(gpvi.AmortizedGFSF(**through()), Bounds(0.15, 0.4), Bounds(0.4, 2.6)),
     "amortized-ksd": Row(
-        gpvi.AmortizedKSD(**through(critic=CRITIC)), Bounds(0.15, 0.6), Bounds(0.2, 2.8)
+        gpvi.AmortizedKSD(**through(critic=CRITIC)),
+        Bounds(0.15, 0.6),
+        Bounds(0.2, 2.8),
+        steps=800,
     ),
     "deep-ensemble": Row(
         gpvi.DeepEnsemble(members=8, learning_rate=0.05),

@@ -23,9 +23,9 @@ class CriticState(NamedTuple):
 class KSDDirection:
     """φ = c, a critic that maximises E_q[sᵀc + ∇·c] − λ E_q‖c‖²; its optimum is (s_p − s_q)/(2λ).
 
-    Scores grow with the data, and a critic that learns at a given rate would lag behind large ones. So c = σ c_w with
-    σ the root mean square of the scores at hand: in units of σ² the objective is E_q[sᵀc_w + ∇·c_w]/σ − λ E_q‖c_w‖²,
-    and what c_w learns has one size whatever the units of s.
+    Scores grow with the data, and a critic that learns at a given rate lags behind large ones and trembles beside small
+    ones. So c = σ/(2λ) c_w, with σ the root mean square of the scores at hand: c_w maximises E_q[sᵀc_w + ∇·c_w]/σ −
+    ½ E_q‖c_w‖², and its optimum (s_p − s_q)/σ has one size in all units.
 
     ∇·c is exact up to `exact_dimensions`, beyond that Hutchinson's εᵀ(∂c)ε with one Rademacher ε for each particle.
     """
@@ -69,7 +69,7 @@ class KSDDirection:
                 c = jax.vmap(critic)(x)
                 divergence = self.divergence(critic, x, probes)
                 gain = ((score * c).sum(1) + divergence) / scale
-                return -(gain - self.penalty * (c**2).sum(1)).mean()
+                return -(gain - 0.5 * (c**2).sum(1)).mean()
 
             update, moments = self._adam().update(jax.grad(loss)(params), state.moments, params)
             return CriticState(eqx.apply_updates(state.critic, update), moments), None
@@ -81,7 +81,8 @@ class KSDDirection:
             jax.random.split(key, self.critic_steps),
         )
         state = eqx.combine(arrays, static)
-        return scale * jax.vmap(state.critic)(x if at is None else at.x), state
+        unit = scale / (2.0 * self.penalty)
+        return unit * jax.vmap(state.critic)(x if at is None else at.x), state
 
     def divergence(
         self, critic: eqx.nn.MLP, x: Float[Array, "n d"], probes: Float[Array, "n d"]

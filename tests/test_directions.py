@@ -18,6 +18,7 @@ from gpvi.directions import (
     l2,
     model_score,
 )
+from gpvi.directions import ksd as ksd_module
 from gpvi.errors import InputError
 from gpvi.jacobian import Block
 from gpvi.kernels import IMQ, RBF, OnNoise
@@ -254,7 +255,7 @@ def test_ksd_critic_approaches_its_optimum(getkey):
     """q = N(0, Σ), p = N(m, I): 3,000 Adam steps on fresh draws reach (s_p − s_q)/(2λ) within 10 % in mean square."""
     penalty, covariance = 2.0, jnp.asarray([[0.6, 0.2], [0.2, 0.9]])
     factor = jnp.linalg.cholesky(covariance)
-    direction = KSDDirection(hidden_width=30, penalty=penalty, learning_rate=3e-3)
+    direction = KSDDirection(hidden_width=30, penalty=penalty, learning_rate=5e-4)
 
     def draw(key):
         x = jax.random.normal(key, (200, 2)) @ factor.T
@@ -283,7 +284,7 @@ def test_ksd_moves_along_its_updated_critic(getkey):
     state = direction.init(3, key=getkey(), dtype=jnp.float64)
     others = Points(x[:2] + 1, score[:2])
     found, new = eqx.filter_jit(direction)(state, x, score, key=getkey(), at=others)
-    scale = np.sqrt((score**2).mean()) / (2 * direction.penalty)
+    scale = np.sqrt((score**2).mean()) / (2 * direction.penalty * ksd_module.SIZE)
     np.testing.assert_allclose(found, scale * jax.vmap(new.critic)(others.x), rtol=1e-12)
     assert not np.allclose(found, scale * jax.vmap(state.critic)(others.x))
 
@@ -312,12 +313,12 @@ def test_ksd_keeps_up_with_scores_of_any_size(getkey, size):
 
 
 def test_ksd_critic_climbs_the_stein_discrepancy(getkey):
-    """One critic step against E[sᵀc + ∇·c] − λE‖c‖² of c = σ/(2λ) c_w: its first Adam step is lr·sign(gradient)."""
+    """One critic step against E[sᵀc + ∇·c] − λE‖c‖² of c = σ/(2λr) c_w: its first Adam step is lr·sign(gradient)."""
     direction = KSDDirection(hidden_width=4, penalty=3.0, learning_rate=1e-3)
     x, score = jax.random.normal(getkey(), (2, 5, 3))
     state = direction.init(3, key=getkey(), dtype=jnp.float64)
     params, static = eqx.partition(state.critic, eqx.is_inexact_array)
-    scale = jnp.sqrt((score**2).mean()) / 6.0
+    scale = jnp.sqrt((score**2).mean()) / (6.0 * ksd_module.SIZE)
 
     def discrepancy(params):
         network = eqx.combine(params, static)

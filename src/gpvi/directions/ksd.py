@@ -11,6 +11,11 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from gpvi.directions.points import Points
 from gpvi.specs import require_positive, spec
 
+SIZE = 0.1
+"""Of the critic's optimum: what a step of Adam at 1e-3 moves an output of a hundred hidden units by, so that the critic
+can turn round within a few steps. Larger ones lag, smaller ones tremble: with 1 the amortised form errs three times as
+much in linear regression, with 0.05 the particles for four classes come out four times as far from the posterior."""
+
 
 class CriticState(NamedTuple):
     """The critic c_w and its Adam moments."""
@@ -24,8 +29,8 @@ class KSDDirection:
     """φ = c, a critic that maximises E_q[sᵀc + ∇·c] − λ E_q‖c‖²; its optimum is (s_p − s_q)/(2λ).
 
     Scores grow with the data, and a critic that learns at a given rate lags behind large ones and trembles beside small
-    ones. So c = σ/(2λ) c_w, with σ the root mean square of the scores at hand: c_w maximises E_q[sᵀc_w + ∇·c_w]/σ −
-    ½ E_q‖c_w‖², and its optimum (s_p − s_q)/σ has one size in all units.
+    ones. So c = σ/(2λr) c_w, with σ the root mean square of the scores at hand and r = `SIZE`: c_w maximises
+    E_q[sᵀc_w + ∇·c_w]/σ − E_q‖c_w‖²/(2r), and its optimum r(s_p − s_q)/σ has one size in all units.
 
     ∇·c is exact up to `exact_dimensions`, beyond that Hutchinson's εᵀ(∂c)ε with one Rademacher ε for each particle.
     """
@@ -69,7 +74,7 @@ class KSDDirection:
                 c = jax.vmap(critic)(x)
                 divergence = self.divergence(critic, x, probes)
                 gain = ((score * c).sum(1) + divergence) / scale
-                return -(gain - 0.5 * (c**2).sum(1)).mean()
+                return -(gain - (c**2).sum(1) / (2.0 * SIZE)).mean()
 
             update, moments = self._adam().update(jax.grad(loss)(params), state.moments, params)
             return CriticState(eqx.apply_updates(state.critic, update), moments), None
@@ -81,7 +86,7 @@ class KSDDirection:
             jax.random.split(key, self.critic_steps),
         )
         state = eqx.combine(arrays, static)
-        unit = scale / (2.0 * self.penalty)
+        unit = scale / (2.0 * self.penalty * SIZE)
         return unit * jax.vmap(state.critic)(x if at is None else at.x), state
 
     def divergence(

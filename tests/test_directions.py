@@ -312,6 +312,16 @@ def test_ksd_keeps_up_with_scores_of_any_size(getkey, size):
     assert cosine > 0.5
 
 
+def test_ksd_on_a_plateau(getkey):
+    """Scores that are all zero have no size to measure the critic by, and do no harm."""
+    direction = KSDDirection(hidden_width=4)
+    x = jax.random.normal(getkey(), (5, 3), jnp.float32)
+    state = direction.init(3, key=getkey(), dtype=jnp.float32)
+    found, new = eqx.filter_jit(direction)(state, x, jnp.zeros_like(x), key=getkey())
+    assert np.isfinite(found).all() and np.abs(found).max() > 0
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(eqx.filter(new, eqx.is_array)))
+
+
 def test_ksd_critic_climbs_the_stein_discrepancy(getkey):
     """One critic step against E[sᵀc + ∇·c] − λE‖c‖² of c = σ/(2λr) c_w: its first Adam step is lr·sign(gradient)."""
     direction = KSDDirection(hidden_width=4, penalty=3.0, learning_rate=1e-3)

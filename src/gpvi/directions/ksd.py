@@ -63,7 +63,8 @@ class KSDDirection:
         key: PRNGKeyArray,
         at: Points | None = None,
     ) -> tuple[Float[Array, "m d"], CriticState]:
-        scale = jnp.sqrt((score**2).mean()) + jnp.finfo(x.dtype).tiny
+        size = jnp.sqrt((score**2).mean())
+        scale = jnp.where(size > 0, size, 1.0)
 
         def improve(state: CriticState, key: PRNGKeyArray) -> tuple[CriticState, None]:
             params, static = eqx.partition(state.critic, eqx.is_inexact_array)

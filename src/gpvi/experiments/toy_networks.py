@@ -386,8 +386,8 @@ REFERENCE = "HMC (reference)"
 def methods(dim: int) -> dict[str, Method]:
     """What is compared on a network of `dim` weights, as this library recommends it; one line to a row.
 
-    The critic of KSD, one step behind the particles, sends them far away on the regression, and the generator of its
-    amortised form on both problems; the rows stay, as they came out.
+    The critic of KSD, some steps behind the particles, spreads them far too widely on the regression; the row stays, as
+    it came out.
     """
     wide = bnn.generator(dim)
     functional = bnn.method(dim, gradient="functional")

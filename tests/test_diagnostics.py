@@ -187,3 +187,13 @@ def test_conditioning_is_that_of_the_dense_block(getkey):
     scaled = jax.tree.map(lambda leaf: leaf, generator)
     object.__setattr__(scaled.flow, "log_scale", jnp.asarray([0.0, 2.0]))
     assert conditioning(scaled, z) == pytest.approx(np.exp(2.0))
+
+
+@pytest.mark.parametrize(("rise", "k_hat"), [(1e-7, 0.0), (5.0, np.inf)])
+def test_a_tail_of_ties_has_no_pareto_law(rise, k_hat):
+    """All ratios are alike but for a few: rounding where q = p, or a density in steps."""
+    ratios = np.full(4_000, -3.0)
+    ratios[:20] += rise
+    log_weights, found = smoothed_log_weights(jnp.asarray(ratios))
+    assert float(found) == k_hat
+    assert float(jax.nn.logsumexp(log_weights)) == pytest.approx(0, abs=1e-5)

@@ -114,9 +114,9 @@ class TestDifferences:
         assert f'<li id="{letter[1]}"><b>μ error of SVGD.</b>' in page
 
     def test_that_nobody_explains_are_called_so(self):
-        """KSD's covariance error has no reason; 20 ± 10 is not 0.373 ± 0.11."""
-        page = report.render([made("blr", "KSD", "paper", value=10.0)])
-        assert "<b>Σ error of KSD.</b> Not explained.</li>" in page
+        """The covariance error of amortised KSD has no reason; 20 ± 10 is not 0.43 ± 0.10."""
+        page = report.render([made("blr", "Amortized KSD", "paper", value=10.0)])
+        assert "<b>Σ error of Amortized KSD.</b> Not explained.</li>" in page
 
     def test_are_not_sought_where_the_figures_agree_or_the_preset_is_another(self, page):
         agree = report.render([made("blr", "Deep ensemble", "paper", value=1e-3)])

@@ -51,14 +51,19 @@ def effective_share(log_weights: Float[Array, " n"]) -> Scalar:
 def smoothed_log_weights(log_ratios: Float[Array, " n"]) -> tuple[Float[Array, " n"], Scalar]:
     """Pareto-smoothed, normalised log importance weights and k̂ (Vehtari et al. 2024), by BlackJAX.
 
-    A ratio that is not finite is a draw outside the support, or where log p failed: it gets no weight.
+    A ratio that is not finite is a draw outside the support, or where log p failed: it gets no weight. Where a quarter
+    of the tail ties, as by rounding where q = p, no Pareto law can be fitted: k̂ is 0 if no weight is above e times the
+    mean, which leaves no room for a tail, and infinite otherwise.
     """
     from blackjax.diagnostics import psis_weights
 
     finite = jnp.isfinite(log_ratios)
     floor = jnp.where(finite, log_ratios, jnp.inf).min() - 100.0
     log_weights, k_hat = psis_weights(jnp.where(finite, log_ratios, floor))
-    return jnp.where(finite, log_weights, -jnp.inf), k_hat
+    log_weights = jnp.where(finite, log_weights, -jnp.inf)
+    even = log_weights.max() + jnp.log(log_weights.size) < 1
+    untold = jnp.where(even, 0.0, jnp.inf)
+    return log_weights, jnp.where(jnp.isnan(k_hat), untold, k_hat)
 
 
 class Weighting(NamedTuple):

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 from jax.scipy.linalg import lu_factor, lu_solve
 from jaxtyping import Array, Float, Scalar
 
+from gpvi import nvidia
+
 LARGEST = 512
 """k up to which an NVIDIA GPU is given kernels of our own."""
 AMPERE = 8
@@ -46,8 +48,8 @@ def _log_det_jvp(primals, tangents):
 def solve_transposed(a: Float[Array, "k k"], v: Float[Array, "m k"]) -> Float[Array, "m k"]:
     """The rows y with Aᵀy = v, in the way that suits the device and the size of A."""
     if takes_kernels(a):
-        return jax.lax.platform_dependent(a, v, cuda=_by_exchanges, default=_by_factors)
-    return _by_factors(a, v)
+        return jax.lax.platform_dependent(a, v, cuda=_by_exchanges, default=by_factors)
+    return by_factors(a, v)
 
 
 @solve_transposed.defjvp
@@ -62,13 +64,11 @@ def takes_kernels(a: Float[Array, "k k"]) -> bool:
 
     A kernel of our own is not cut along a mesh of several.
     """
-    if len(a) > LARGEST or a.dtype != jnp.float32:
-        return False
-    major = str(getattr(jax.devices()[0], "compute_capability", "")).partition(".")[0]
-    return jax.device_count() == 1 and major.isdecimal() and int(major) >= AMPERE
+    return len(a) <= LARGEST and a.dtype == jnp.float32 and nvidia.generation() >= AMPERE
 
 
-def _by_factors(a: Float[Array, "k k"], v: Float[Array, "m k"]) -> Float[Array, "m k"]:
+def by_factors(a: Float[Array, "k k"], v: Float[Array, "m k"]) -> Float[Array, "m k"]:
+    """The same from LU factors."""
     return lu_solve(lu_factor(a), v.T, trans=1).T
 
 

@@ -18,6 +18,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
+from gpvi import nvidia
 from gpvi.carriers import Chains, Particles
 from gpvi.hosts import at_hand
 from gpvi.memory import needed
@@ -154,7 +155,8 @@ class Program:
         leaves, structure = jax.tree.flatten(arguments)
         form = structure, tuple((jax.typeof(leaf), leaf.sharding) for leaf in leaves)
         if form not in self._compiled:
-            self._compiled[form] = self._chunk.lower(*arguments).compile()
+            lowered = self._chunk.lower(*arguments)
+            self._compiled[form] = lowered.compile(compiler_options=nvidia.compiler_options())
         return self._compiled[form]
 
     def text(

@@ -16,6 +16,7 @@ from gpvi.bench import (
     roofline,
     scaling,
     startup,
+    systems,
     training,
 )
 from gpvi.bench.results import Report as Report
@@ -55,6 +56,7 @@ CASES: dict[str, Case] = {
     "mesh": Case("what many devices send each other in a step", scaling.results),
     "mesh-network": Case("a network of 10⁷ weights on eight virtual devices", scaling.network),
     "convolution": Case("convolutions with a weight to each particle", convolutions.results),
+    "systems": Case("systems with a block to each draw, beside factors", systems.results),
     "startup": Case("import, first steps and first draws, cold and warm", startup.results),
     "guides": Case("Gaussian families beside NumPyro's guides (--peers)", guides.results),
     "spline": Case("spline couplings beside FlowJAX's (--peers)", flows.results),

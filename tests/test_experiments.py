@@ -183,7 +183,23 @@ class TestPotentials:
         assert energy.total_variation(draws[:, ::-1], "twin_moons") > 4 * floor
         assert energy.total_variation(draws + 100, "twin_moons") == pytest.approx(1.0)
 
-    @pytest.mark.parametrize("label", ["GPVI (functional, exact Jacobian)", "Amortized SVGD"])
+    def test_the_flow_is_trained_as_the_appendix_says(self):
+        """By PyTorch's RMSProp with its decay in the gradient: two steps by hand."""
+        recipe = experiment("energy").recipes("paper")["Planar flow"]
+        optimizer, rate, decay = recipe.optimizer(), 1e-4, 1e-3
+        assert recipe.to_json()["weight_decay"] == decay
+        parameter, square = 2.0, 0.0
+        state = optimizer.init(jax.numpy.array(parameter))
+        for gradient in (0.3, -0.7):
+            update, state = optimizer.update(gradient, state, jax.numpy.array(parameter))
+            whole = gradient + decay * parameter
+            square = 0.99 * square + 0.01 * whole**2
+            assert float(update) == pytest.approx(-rate * whole / square**0.5, rel=1e-4)
+            parameter += float(update)
+
+    @pytest.mark.parametrize(
+        "label", ["GPVI (functional, exact Jacobian)", "Amortized SVGD", "Planar flow"]
+    )
     def test_smoke(self, label, monkeypatch, tmp_path):
         monkeypatch.setattr(energy, "POTENTIALS", {"sin_split": energy.sinusoid_split})
         record = experiment("energy").run(label, "smoke", (0,), False)

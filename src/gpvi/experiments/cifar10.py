@@ -33,6 +33,10 @@ SHORTER = (
     "Ours takes a quarter of the published steps, 30,000 for 120,000, and at the published rate of 1e-5 none is done "
     "by then: the training loss of the particles still falls by 0.02 nats an image in the last tenth."
 )
+FITTED = (
+    "Ours have fitted the training images, to 0.04 nats each and less with the prior's term, after a quarter of the "
+    "published steps, and are too sure of others; when the authors measured, or what kept theirs from it, is not told."
+)
 PAPER = PaperSetting(
     epochs=100,
     batch_size=100,
@@ -119,7 +123,10 @@ class CIFAR10(OpenCategory):
             HELPER: (0.762, Published(0.677, 0.008), Published(0.018, 0.015)),
         }
     )
-    reasons = MappingProxyType(dict.fromkeys(figures, SHORTER))
+    reasons = MappingProxyType(
+        dict.fromkeys(figures, SHORTER)
+        | dict.fromkeys(("Amortized SVGD", "Amortized GFSF", HELPER), FITTED)
+    )
     as_published = PAPER
     recommended = BEST
     shortest = SMOKE

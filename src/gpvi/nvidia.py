@@ -15,7 +15,7 @@ def generation() -> int:
     return int(major) if jax.device_count() == 1 and major.isdecimal() else 0
 
 
-def compiler_options() -> dict[str, str]:
+def compiler_options() -> dict[str, bool | str]:
     """Let kernels of a step that do not wait for each other run beside each other.
 
     A step is handed to the GPU as one recorded sequence, in which XLA by default has each kernel wait for the one
@@ -25,12 +25,12 @@ def compiler_options() -> dict[str, str]:
     """
     if generation() == 0 or SCHEDULING in os.environ.get("XLA_FLAGS", ""):
         return {}
-    options = {SCHEDULING: "CONCURRENT"}
+    options: dict[str, bool | str] = {SCHEDULING: "CONCURRENT"}
     return options if _are_known(tuple(options.items())) else {}
 
 
 @functools.cache
-def _are_known(options: tuple[tuple[str, str], ...]) -> bool:
+def _are_known(options: tuple[tuple[str, bool | str], ...]) -> bool:
     """Whether this XLA has such options: they are no part of what JAX promises to keep."""
     try:
         jax.jit(jnp.negative, compiler_options=dict(options))(0.0)

@@ -289,6 +289,34 @@ def test_ksd_moves_along_its_updated_critic(getkey):
     assert not np.allclose(found, scale * jax.vmap(state.critic)(others.x))
 
 
+def test_ksd_without_a_size_moves_along_the_critic_itself(getkey):
+    """Which climbs E[sᵀc + ∇·c] − λ E‖c‖²: the first step of Adam goes along the signs of its gradient."""
+    direction = KSDDirection(hidden_width=4, size=None)
+    x, score = jax.random.normal(getkey(), (2, 5, 3))
+    state = direction.init(3, key=getkey(), dtype=jnp.float64)
+    found, new = eqx.filter_jit(direction)(state, x, score, key=getkey())
+    np.testing.assert_allclose(found, jax.vmap(new.critic)(x), rtol=1e-12)
+
+    def gain(critic):
+        c = jax.vmap(critic)(x)
+        divergence = jax.vmap(lambda p: jnp.trace(jax.jacfwd(critic)(p)))(x)
+        return ((score * c).sum(1) + divergence - direction.penalty * (c**2).sum(1)).mean()
+
+    uphill = eqx.filter_grad(gain)(state.critic)
+    for before, after, slope in zip(
+        *(jax.tree.leaves(eqx.filter(t, eqx.is_array)) for t in (state.critic, new.critic, uphill)),
+        strict=True,
+    ):
+        step = direction.learning_rate * np.sign(slope)
+        np.testing.assert_allclose(after - before, step, rtol=1e-3)
+
+
+@pytest.mark.parametrize("size", [0.0, -1.0, float("nan")])
+def test_ksd_refuses_what_is_no_size(size):
+    with pytest.raises(InputError, match="size of the critic"):
+        KSDDirection(size=size)
+
+
 @pytest.mark.parametrize("size", [1.0, 1e5])
 def test_ksd_keeps_up_with_scores_of_any_size(getkey, size):
     """Scores that turn round are followed within 300 steps, in whatever units."""

@@ -50,7 +50,9 @@ MEMBERS, MEMBER_DRAWS = 5, 8
 """members="auto" of GPVI, and the draws of each in a step."""
 CRITIC_STEPS, CRITIC_PACE = 10, 1e-3
 """Steps of the critic to one of the generator it moves, and the generator's learning rate. With one step and 3e-3 the
-critic still points where the networks were when they have passed the optimum, and sends them away."""
+critic still points where the networks were when they have passed the optimum, and sends them away. Here scores leap
+from batch to batch: a critic in units of their size ends too wide, or does not find a line (R² −53,000, 0.76 and 0.94
+where this one has 0.95, 0.94 and 0.96)."""
 CLIMB = 5
 """GPVI starts at networks that climbed for a fifth of its steps (see `gpvi.bnn.starts`)."""
 
@@ -556,7 +558,7 @@ def _maker(kind: type) -> Callable[[int], Method]:
         fewer = {"particles": DRAWS} if fields.get("particles", 0) is None else {}
         ahead: dict[str, Any] = {}
         if {"generator", "critic"} <= fields.keys():
-            critic = dataclasses.replace(fields["critic"], critic_steps=CRITIC_STEPS)
+            critic = dataclasses.replace(fields["critic"], critic_steps=CRITIC_STEPS, size=None)
             ahead = {"critic": critic, "learning_rate": CRITIC_PACE}
         return kind(**narrow, **fewer, **ahead)
 

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
 from gpvi.directions.points import Points
 from gpvi.specs import require_positive, spec
@@ -29,8 +29,9 @@ class KSDDirection:
     """φ = c, a critic that maximises E_q[sᵀc + ∇·c] − λ E_q‖c‖²; its optimum is (s_p − s_q)/(2λ).
 
     Scores grow with the data, and a critic that learns at a given rate lags behind large ones and trembles beside small
-    ones. So c = σ/(2λr) c_w, with σ the root mean square of the scores at hand and r = `SIZE`: c_w maximises
-    E_q[sᵀc_w + ∇·c_w]/σ − E_q‖c_w‖²/(2r), and its optimum r(s_p − s_q)/σ has one size in all units.
+    ones. So c = σ/(2λr) c_w, with σ the root mean square of the scores at hand and r = `size`: c_w maximises
+    E_q[sᵀc_w + ∇·c_w]/σ − E_q‖c_w‖²/(2r), and its optimum r(s_p − s_q)/σ has one size in all units. Where σ leaps from
+    batch to batch, so does c; with `size=None` the critic learns c itself, in whatever units.
 
     ∇·c is exact up to `exact_dimensions`, beyond that Hutchinson's εᵀ(∂c)ε with one Rademacher ε for each particle.
     """
@@ -41,8 +42,11 @@ class KSDDirection:
     learning_rate: float = 1e-3
     critic_steps: int = 1
     exact_dimensions: int = 16
+    size: float | None = SIZE
 
     def __post_init__(self):
+        if self.size is not None:
+            require_positive("size of the critic's optimum", self.size, "0.1 suits a rate of 1e-3.")
         require_positive("penalty (λ)", self.penalty, "The paper uses 10, and 1 on images.")
         require_positive("learning_rate of the critic", self.learning_rate, "The paper uses 1e-3.")
         require_positive("critic_steps", self.critic_steps, "One step is the paper's.")
@@ -63,8 +67,7 @@ class KSDDirection:
         key: PRNGKeyArray,
         at: Points | None = None,
     ) -> tuple[Float[Array, "m d"], CriticState]:
-        size = jnp.sqrt((score**2).mean())
-        scale = jnp.where(size > 0, size, 1.0)
+        scale, weight, unit = self._units(score)
 
         def improve(state: CriticState, key: PRNGKeyArray) -> tuple[CriticState, None]:
             params, static = eqx.partition(state.critic, eqx.is_inexact_array)
@@ -75,7 +78,7 @@ class KSDDirection:
                 c = jax.vmap(critic)(x)
                 divergence = self.divergence(critic, x, probes)
                 gain = ((score * c).sum(1) + divergence) / scale
-                return -(gain - (c**2).sum(1) / (2.0 * SIZE)).mean()
+                return -(gain - weight * (c**2).sum(1)).mean()
 
             update, moments = self._adam().update(jax.grad(loss)(params), state.moments, params)
             return CriticState(eqx.apply_updates(state.critic, update), moments), None
@@ -87,8 +90,16 @@ class KSDDirection:
             jax.random.split(key, self.critic_steps),
         )
         state = eqx.combine(arrays, static)
-        unit = scale / (2.0 * self.penalty * SIZE)
         return unit * jax.vmap(state.critic)(x if at is None else at.x), state
+
+    def _units(self, score: Float[Array, "n d"]) -> tuple[Scalar, float, Scalar]:
+        """σ, the weight of ‖c_w‖², and what c_w is multiplied by."""
+        if self.size is None:
+            one = jnp.ones((), score.dtype)
+            return one, self.penalty, one
+        found = jnp.sqrt((score**2).mean())
+        scale = jnp.where(found > 0, found, 1.0)
+        return scale, 1.0 / (2.0 * self.size), scale / (2.0 * self.penalty * self.size)
 
     def divergence(
         self, critic: eqx.nn.MLP, x: Float[Array, "n d"], probes: Float[Array, "n d"]

@@ -50,7 +50,7 @@ def test_a_default_fit_after_an_estimate_finds_its_program(monkeypatch):
     method = gpvi.GPVI(generator=gpvi.generators.Linear(), particles=8)
     gpvi.estimate(one, method, **options)
 
-    def refuse(*args, **options):
+    def refuse(*args, **kwargs):
         raise AssertionError("compiled again")
 
     monkeypatch.setattr(jax.stages.Lowered, "compile", refuse)

@@ -1,6 +1,7 @@
 """The pictures of README.md and docs/networks.md: `make docs-figures`, a few minutes on two cores.
 
-Those of the README come from the records in results: `python docs/figures.py classes outliers`, a few seconds.
+Those of the README come from the records in results: `python docs/figures.py potentials classes outliers`, a few
+seconds.
 """
 
 import sys
@@ -20,6 +21,7 @@ from sklearn.datasets import make_moons
 from gpvi import metrics, records
 from gpvi.bench import results
 from gpvi.bnn import BayesianMLPClassifier, BayesianMLPRegressor
+from gpvi.experiments import experiment
 from gpvi.experiments.open_category import HISTOGRAM, SPLIT
 from gpvi.report.maps import maps_chart
 from gpvi.report.outliers import ScoreHistogram, draw_histogram
@@ -93,6 +95,26 @@ def recorded(experiment: str) -> dict[str, records.Record]:
     """The newest records of an experiment under `best`, by method."""
     found = records.latest(records.find([RESULTS / experiment]))
     return {record.method: record for record in found if record.preset == "best"}
+
+
+def potentials() -> None:
+    """Four densities, and draws of what was fitted to them with nothing chosen."""
+    arrays = recorded("energy")["GPVI (default)"].arrays
+    cases = experiment("energy").cases
+    figure, panels = plt.subplots(2, len(cases), figsize=(6.8, 3.5))
+    for (case, title), (above, below) in zip(cases.items(), panels.T, strict=True):
+        half = float(arrays[f"{case}/half_width"])
+        extent = (-half, half, -half, half)
+        above.imshow(arrays[f"{case}/target"], origin="lower", extent=extent, cmap="Blues")
+        below.scatter(*arrays[f"{case}/draws"].T, s=0.7, color=BLUE, alpha=0.8, linewidths=0)
+        below.set(xlim=(-half, half), ylim=(-half, half), aspect="equal")
+        above.set_title(title)
+    for ax in panels.flat:
+        ax.set(xticks=[], yticks=[])
+        ax.spines[:].set_visible(True)
+    panels[0, 0].set_ylabel("density")
+    panels[1, 0].set_ylabel(f"{len(arrays[f'{case}/draws']):,} draws")
+    save(figure, "potentials.png")
 
 
 def classes() -> None:
@@ -197,7 +219,7 @@ if __name__ == "__main__":
     plt.rc("font", size=9)
     plt.rc("axes.spines", top=False, right=False)
     pictures: dict[str, Callable[[], None]] = {
-        draw.__name__: draw for draw in (classes, outliers, band, reliability, speed)
+        draw.__name__: draw for draw in (potentials, classes, outliers, band, reliability, speed)
     }
     for name in sys.argv[1:] or pictures:
         pictures[name]()

@@ -27,50 +27,14 @@ from gpvi.experiments.cifar10 import CIFAR10, SmallConvolutional
 from gpvi.experiments.digits import Digits
 from gpvi.experiments.mnist import MNIST
 from gpvi.report.outliers import ScoreHistogram, outlier_histograms
+from made_data import cifar_records, idx, write_cifar, write_mnist
 
+COLDER = ("GPVI (pathwise, g = 6, T = 0.3)",)
 DIRECTORY = Path(os.environ.get("GPVI_DATA_DIR", "nowhere"))
 real = pytest.mark.skipif(
     not (DIRECTORY / "mnist" / "train-images-idx3-ubyte.gz").is_file(),
     reason="MNIST is not at hand: set GPVI_DATA_DIR",
 )
-
-
-def idx(array):
-    array = np.asarray(array, np.uint8)
-    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
-    return header + array.tobytes()
-
-
-def write_mnist(folder, train=40, test=20, side=28, zipped=True):
-    folder.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(0)
-    made = {}
-    for part, n in (("train", train), ("t10k", test)):
-        labels = np.arange(n) % 10
-        images = rng.integers(0, 256, (n, side, side)) // 4
-        images[np.arange(n), labels, :] = 255
-        made[f"{part}-images-idx3-ubyte"], made[f"{part}-labels-idx1-ubyte"] = images, labels
-    for name, array in made.items():
-        content = idx(array)
-        if zipped:
-            (folder / f"{name}.gz").write_bytes(gzip.compress(content))
-        else:
-            (folder / name).write_bytes(content)
-    return made
-
-
-def cifar_records(n, first=0):
-    rng = np.random.default_rng(first)
-    labels = (first + np.arange(n)) % 10
-    pixels = rng.integers(0, 256, (n, 3, 32, 32))
-    planes = pixels.reshape(n, -1)
-    return np.concatenate([labels[:, None], planes], 1).astype(np.uint8), labels, pixels
-
-
-def write_cifar(folder, each=4):
-    folder.mkdir(parents=True, exist_ok=True)
-    for i, file in enumerate(cifar10.BINARY.files.values()):
-        (folder / file).write_bytes(cifar_records(each, i * each)[0].tobytes())
 
 
 def write_python_cifar(folder, protocol=2, each=4):
@@ -315,6 +279,13 @@ class TestTask:
             30_000
         ) == pytest.approx(30.0)
 
+    def test_a_temperature_of_ones_own_does_not_grow_with_the_data(self):
+        best = experiment("mnist").recipes("best")
+        temperatures = {best[label].temperature(n) for label in COLDER for n in (1, 36_000)}
+        assert temperatures == {0.3}
+        usual = [recipe for label, recipe in best.items() if label not in COLDER]
+        assert {recipe.temperature(36_000) for recipe in usual} == {1.0}
+
 
 def test_a_mixture_predicts_as_all_its_networks_together(getkey):
     """Against the moments of the pooled probabilities of all members."""
@@ -430,12 +401,15 @@ def test_cifar10_runs_on_made_files(tmp_path, label):
 
 def test_options_that_came_later_leave_older_records_as_they_are():
     recipes = CIFAR10().recipes("best")
-    assert not {"mirrored", "sharpened"} & recipes[open_category.ENSEMBLE].to_json().keys()
+    later = {"mirrored", "sharpened", "posterior_temperature"}
+    assert not later & recipes[open_category.ENSEMBLE].to_json().keys()
     assert (
         recipes[SHARPENED].to_json()["mirrored"]
         is recipes[SHARPENED].to_json()["sharpened"]
         is True
     )
+    for label in COLDER:
+        assert MNIST().recipes("best")[label].to_json()["posterior_temperature"] == 0.3
 
 
 @pytest.mark.slow

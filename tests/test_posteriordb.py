@@ -23,6 +23,8 @@ from gpvi.experiments import peers
 from gpvi.experiments import posteriordb as bench
 from gpvi.experiments import posteriordb_models as models
 from gpvi.experiments.posteriordb import PosteriorDB, Problem
+from made_data import LINE, write_draws, write_posteriordb
+from made_data import LINE_NAME as NAME
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "posteriordb"
 DIRECTORY = Path(os.environ.get("GPVI_DATA", SHARED))
@@ -31,38 +33,12 @@ QUICK = (
     "kidiq-kidscore_momhsiq",
     "kilpisjarvi_mod-kilpisjarvi",
 )
-NAME = "kilpisjarvi_mod-kilpisjarvi"
-LINE = {
-    "x": [1, 2, 3, 4, 5, 6],
-    "y": [1.2, 1.9, 3.4, 3.8, 5.1, 6.3],
-    "pmualpha": 0,
-    "psalpha": 10,
-    "pmubeta": 0,
-    "psbeta": 5,
-}
-
-
-def write_zip(path, content):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(path.name.removesuffix(".zip"), content)
-
-
-def write_draws(root, chains):
-    write_zip(root / "reference_draws" / "line.json.zip", json.dumps(chains))
 
 
 @pytest.fixture
 def made(tmp_path):
     """A database of one posterior with two chains of reference draws."""
-    (tmp_path / "posteriors").mkdir()
-    entry = {"name": NAME, "data_name": "years", "reference_posterior_name": "line"}
-    (tmp_path / "posteriors" / f"{NAME}.json").write_text(json.dumps(entry))
-    write_zip(tmp_path / "data" / "years.json.zip", json.dumps(LINE))
-    rng = np.random.default_rng(0)
-    names = ("alpha", "beta", "sigma")
-    chains = [{name: rng.gamma(2, size=50).tolist() for name in names} for _ in range(2)]
-    write_draws(tmp_path, chains)
+    write_posteriordb(tmp_path)
     return tmp_path
 
 

@@ -1,6 +1,5 @@
 """The UCI sets: their reader, the scores against closed forms, and a smoke run on sets made here."""
 
-import gzip
 import math
 
 import jax
@@ -15,37 +14,18 @@ from gpvi.data import uci
 from gpvi.errors import InputError, StorageError
 from gpvi.experiments import experiment
 from gpvi.experiments.uci import UCI, Model, Problem, drawn, held_out, scores
-
-ROWS, FEATURES, TESTED = 40, 3, 8
-
-
-def write_set(folder, splits=2, seed=0):
-    """A set in the format of the splits, its features in columns 2, 0, 3 and its target in column 1."""
-    rng = np.random.default_rng(seed)
-    table = rng.standard_normal((ROWS, 4))
-    table[:, 1] = 5 + 3 * table[:, 2] + 0.1 * rng.standard_normal(ROWS)
-    folder.mkdir(parents=True)
-    with gzip.open(folder / "data.txt.gz", "wt") as file:
-        np.savetxt(file, table)
-    np.savetxt(folder / "index_features.txt", [2, 0, 3])
-    np.savetxt(folder / "index_target.txt", [1])
-    np.savetxt(folder / "n_splits.txt", [splits])
-    for i in range(splits):
-        order = rng.permutation(ROWS)
-        np.savetxt(folder / f"index_test_{i}.txt", order[:TESTED])
-        np.savetxt(folder / f"index_train_{i}.txt", order[TESTED:])
-    return table
+from made_data import FEATURES, ROWS, TESTED, write_uci
 
 
 @pytest.fixture
 def sets(tmp_path):
-    write_set(tmp_path / "yacht")
+    write_uci(tmp_path / "yacht")
     return tmp_path
 
 
 class TestReading:
     def test_columns_and_rows_are_those_named(self, tmp_path):
-        table = write_set(tmp_path / "energy" / "data")
+        table = write_uci(tmp_path / "energy" / "data")
         first, second = uci.read(tmp_path, "energy")
         assert first.X.shape == (ROWS - TESTED, FEATURES) and first.X_test.shape[0] == TESTED
         rows = np.loadtxt(tmp_path / "energy" / "data" / "index_test_1.txt").astype(int)

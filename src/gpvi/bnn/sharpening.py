@@ -57,14 +57,22 @@ def sharpness(p: Any, labels: Any) -> float:
         )
     logs = _logarithms(probabilities)
     own = jnp.take_along_axis(logs, jnp.asarray(right)[:, None], axis=1)[:, 0]
-
-    def log_posterior(log_s: Array) -> Array:
-        s = jnp.exp(log_s)
-        fit = (s * own - jax.nn.logsumexp(s * logs, axis=1)).sum()
-        return fit - 0.5 * (log_s / SPREAD) ** 2
-
     grid = jnp.asarray(GRID, logs.dtype)
-    return float(jnp.exp(grid[jax.lax.map(log_posterior, grid).argmax()]))
+    return float(jnp.exp(grid[_log_posterior(grid, logs, own).argmax()]))
+
+
+@jax.jit
+def _log_posterior(
+    log_s: Float[Array, " g"], logs: Float[Array, "b c"], own: Float[Array, " b"]
+) -> Float[Array, " g"]:
+    """log p(labels | s) + log p(log s), up to a constant, at each of the log s; own is log p of the right classes."""
+
+    def at(one: Array) -> Array:
+        s = jnp.exp(one)
+        fit = (s * own - jax.nn.logsumexp(s * logs, axis=1)).sum()
+        return fit - 0.5 * (one / SPREAD) ** 2
+
+    return jax.lax.map(at, log_s)
 
 
 def _logarithms(p: Any) -> Float[Array, "b c"]:

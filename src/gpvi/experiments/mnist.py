@@ -1,5 +1,6 @@
 """Open category on MNIST (the paper's Table 3)."""
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -10,8 +11,10 @@ from gpvi.data.images import CLASSES, Images
 from gpvi.experiments.base import Published
 from gpvi.experiments.open_category import (
     ENSEMBLE,
+    GPVI_BEST,
     HELPER,
     BestSetting,
+    NetworkRecipe,
     OpenCategory,
     PaperSetting,
 )
@@ -34,6 +37,7 @@ BEST = BestSetting(
     prior=FanIn(gain=12.0, bias=12.0),
     point_prior=FanIn(gain=10.0, bias=10.0),
 )
+NARROWER = FanIn(gain=6.0, bias=6.0)
 UNFINISHED = (
     "At the published rate of 1e-5 networks that are trained themselves are not done after 100 epochs: the training "
     "loss falls by 0.002 to 0.003 nats an image in the last ten, beside a test loss of 0.02; the appendix' batches of "
@@ -73,9 +77,10 @@ class MNIST(OpenCategory):
         "networks a step for 40 epochs, and generators predict by 100 new networks. Priors are N(0, g²/fan-in) "
         "with g = 12 (of 1.4, 3, 6, 12) for generators and 10 (of 1.4, 3, 10) for the ensemble, by the likelihood of "
         "the last tenth of the training set after 20 epochs; longer training (60 epochs there) finds more unknown "
-        "digits and doubts more known ones. After 40 epochs g = 6 is the more likely one there (0.0129 against "
-        "0.0144); it was not taken up. Rows called sharpened are trained without that tenth, whose labels then say by "
-        "what power of the mean prediction NLL and ECE are measured."
+        "digits and doubts more known ones. After 40 epochs that tenth would choose otherwise: g = 6 is the likelier "
+        "one (0.0129 nats against 0.0144), and at T = 0.3 the better calibrated (ECE 0.0004 against 0.0020, 0.0135 "
+        "nats); both have a row. Rows called sharpened are trained without that tenth, whose labels then say by what "
+        "power of the mean prediction NLL and ECE are measured."
     )
     figures: Mapping[str, tuple[float, Published | None, Published | None]] = MappingProxyType(
         {
@@ -101,6 +106,17 @@ class MNIST(OpenCategory):
     def reading(self, directory: Path | None) -> "MNIST":
         """The experiment on the files in this directory, or on downloaded ones."""
         return MNIST(mnist.find(download.fetch("mnist") if directory is None else directory))
+
+    def own_recipes(self, setting: BestSetting) -> dict[str, NetworkRecipe]:
+        """Those of every image set, and GPVI as the held-out images would choose it after twice the epochs."""
+        found = super().own_recipes(setting)
+        narrower = dataclasses.replace(found[GPVI_BEST], prior=NARROWER)
+        return found | {
+            "GPVI (pathwise, g = 6)": narrower,
+            "GPVI (pathwise, g = 6, T = 0.3)": dataclasses.replace(
+                narrower, posterior_temperature=0.3
+            ),
+        }
 
     def images(self) -> Images:
         """The four files."""

@@ -95,12 +95,15 @@ class NetworkRecipe(Recipe):
     """A recipe for networks on mini-batches, `epochs` long.
 
     `entropy_weight` w is the authors' factor on the entropy term beside a loss that is a mean over data: the
-    temperature is N times w times the number of particles over which they average. None is the posterior itself, T = 1.
+    temperature is N times w times the number of particles over which they average. None leaves it to
+    `posterior_temperature`.
     """
 
     epochs: int = 100
     prior: Prior = FanIn()
     entropy_weight: float | None = None
+    posterior_temperature: float = 1.0
+    """1 is the posterior itself."""
     mirrored: bool = False
     """Whether the mirror images of the training images are training images, too."""
     sharpened: bool = False
@@ -112,18 +115,24 @@ class NetworkRecipe(Recipe):
 
     def temperature(self, data: int) -> float:
         """T for so many data."""
-        return 1.0 if self.entropy_weight is None else self.entropy_weight * PARTICLES * data
+        if self.entropy_weight is None:
+            return self.posterior_temperature
+        return self.entropy_weight * PARTICLES * data
 
     def to_json(self) -> dict[str, Any]:
-        """All that was chosen; an option that came later is told where it is on, so that older records still match."""
-        later = {"mirrored": self.mirrored, "sharpened": self.sharpened}
+        """All that was chosen; an option that came later is told where it is used; older records still match."""
+        later = {
+            "mirrored": (self.mirrored, False),
+            "sharpened": (self.sharpened, False),
+            "posterior_temperature": (self.posterior_temperature, 1.0),
+        }
         return super().to_json() | {
             "epochs": self.epochs,
             "prior": specs.to_json(self.prior),
             "entropy_weight": self.entropy_weight,
             "generators": self.generators,
             "draws": self.draws,
-            **{name: on for name, on in later.items() if on},
+            **{name: value for name, (value, usual) in later.items() if value != usual},
         }
 
 
@@ -461,7 +470,7 @@ class OpenCategory(ABC):
         for case in self.problems(label, preset):
             problem = task(images, UNKNOWN[case])
             key = jax.random.fold_in(jax.random.key(seeds[0]), list(UNKNOWN).index(case))
-            meter = Labelled(progress, f"{self.name} · {label} · {TITLES[case]}")
+            meter = Labelled(progress, f"{self.name} · {label} · {self.cases[case]}")
             posteriors = trained(problem, network, recipe, len(seeds), key=key, progress=meter)
             for number, (seed, parts) in enumerate(zip(seeds, posteriors, strict=True)):
                 found.follow(parts[0].training, case)

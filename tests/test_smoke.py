@@ -1,0 +1,64 @@
+"""Every experiment from the command line, by its two main methods under `--preset smoke`, to a page of them."""
+
+import pytest
+from typer.testing import CliRunner
+
+from gpvi import records
+from gpvi.cli import app
+from gpvi.experiments import EXPERIMENTS
+from gpvi.experiments.base import ReadsData
+from made_data import write_cifar, write_mnist, write_posteriordb, write_uci
+
+MAIN = {
+    "density": ("GPVI (pathwise)", "Amortized SVGD"),
+    "blr": ("GPVI (pathwise)", "SVGD"),
+    "energy": ("GPVI (default)", "Planar flow"),
+    "regression1d": ("GPVI (pathwise)", "SVGD"),
+    "classification4": ("GPVI (pathwise)", "Deep ensemble"),
+    "classification2": ("GPVI (pathwise)", "Deep ensemble"),
+    "mnist": ("GPVI (pathwise)", "Deep ensemble"),
+    "cifar10": ("GPVI (pathwise)", "Deep ensemble"),
+    "digits": ("GPVI (pathwise)", "Deep ensemble"),
+    "solvers": ("helper", "BiCGSTAB"),
+    "overhead": ("GPVI (functional, helper)", "GPVI (functional, exact Jacobian)"),
+    "drift": ("functional", "pathwise"),
+    "collapse": ("GPVI (full-rank generator)", "SVGD"),
+    "posteriordb": ("GPVI (default)", "NUTS"),
+    "uci": ("GPVI (pathwise)", "Deep ensemble"),
+}
+WRITERS = {
+    "mnist": lambda folder: write_mnist(folder, train=100),
+    "cifar10": lambda folder: write_cifar(folder, each=10),
+    "posteriordb": write_posteriordb,
+    "uci": lambda folder: write_uci(folder / "yacht"),
+}
+
+
+def call(*words):
+    result = CliRunner().invoke(app, list(map(str, words)))
+    assert result.exit_code == 0, result.output
+
+
+def test_no_experiment_is_left_out():
+    assert set(MAIN) == set(EXPERIMENTS)
+    assert set(WRITERS) == {n for n, found in EXPERIMENTS.items() if isinstance(found, ReadsData)}
+    assert all(set(labels) <= set(EXPERIMENTS[n].recipes("smoke")) for n, labels in MAIN.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MAIN)
+def test_two_methods_run_and_are_shown(name, tmp_path):
+    data, runs, page = (tmp_path / part for part in ("data", "runs", "page"))
+    options = ["--preset", "smoke", "--seeds", 1, "--out", runs]
+    if name in WRITERS:
+        WRITERS[name](data)
+        options += ["--data-dir", data]
+    for label in MAIN[name]:
+        call("run", name, "--method", records.slug(label), *options)
+    found = records.find([runs])
+    assert sorted(record.method for record in found) == sorted(MAIN[name])
+    known = {metric.key for metric in EXPERIMENTS[name].metrics}
+    assert all({row.rpartition("/")[2] for row in record.rows} <= known for record in found)
+    call("report", runs, "--out", page)
+    text = (page / "index.html").read_text()
+    assert all(label in text for label in MAIN[name])

@@ -26,11 +26,13 @@ def pytest_configure(config):
     if hasattr(config, "workerinput"):
         return  # a worker has the environment of its parent
     flags = [os.environ.get("XLA_FLAGS", "")]
-    if config.getoption("markexpr") == "slow":
-        flags.append(COMPUTING)
-    else:
-        flags += [COMPILING, OLDER_EMITTERS] if known(OLDER_EMITTERS) else [COMPILING]
+    flags.append(COMPUTING if config.getoption("markexpr") == "slow" else in_haste())
     os.environ["XLA_FLAGS"] = " ".join(flags)
+
+
+def in_haste() -> str:
+    """The flags for what compiles much and computes little."""
+    return f"{COMPILING} {OLDER_EMITTERS}" if known(OLDER_EMITTERS) else COMPILING
 
 
 def known(flag: str) -> bool:
@@ -43,6 +45,12 @@ def known(flag: str) -> bool:
 def pytest_collection_finish():
     """What the imports have left behind need not be searched for garbage again and again."""
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def hasty():
+    """An environment for processes that compile much and compute little."""
+    return os.environ | {"XLA_FLAGS": in_haste()}
 
 
 @pytest.fixture

@@ -366,13 +366,12 @@ class TestPeers:
 
 
 @pytest.fixture
-def one_case(monkeypatch):
-    """The smoke preset on the made posterior alone; what other tests have compiled is kept."""
-    monkeypatch.setattr(bench, "SMOKE_CASES", (NAME,))
+def kept_caches(monkeypatch):
+    """What other tests have compiled is kept."""
     monkeypatch.setattr(jax, "clear_caches", lambda: None)
 
 
-@pytest.mark.usefixtures("one_case")
+@pytest.mark.usefixtures("kept_caches")
 class TestBench:
     @pytest.mark.parametrize(
         "label",

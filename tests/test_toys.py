@@ -115,7 +115,7 @@ def directory(tmp_path_factory):
     ("name", "label"),
     [
         ("regression1d", "SVGD"),
-        ("classification4", "GPVI (pathwise)"),
+        pytest.param("classification4", "GPVI (pathwise)", marks=pytest.mark.slow),
         *(
             pytest.param(name, label, marks=pytest.mark.slow)
             for name in ("regression1d", "classification2")

@@ -63,7 +63,7 @@ CASES: dict[str, str] = {
     "mesquite-logmesquite": "Mesquite",
     "kilpisjarvi_mod-kilpisjarvi": "Kilpisjärvi",
 }
-SMOKE_CASES = ("eight_schools-eight_schools_noncentered", "kilpisjarvi_mod-kilpisjarvi")
+SMOKE_CASES = ("kilpisjarvi_mod-kilpisjarvi",)
 DRAWS = {"best": 40_000, "smoke": 2_000}
 """The mean of n draws is uncertain by n^(−1/2) standard deviations."""
 AT_ONCE = 10_000
@@ -246,7 +246,7 @@ class PosteriorDB:
 
 
 def cases_of(preset: str) -> Sequence[str]:
-    """All posteriors, or the two of `smoke`."""
+    """All posteriors, or the one of `smoke`."""
     return SMOKE_CASES if preset == "smoke" else tuple(CASES)
 
 

@@ -92,6 +92,21 @@ def test_run_for_real(tmp_path, monkeypatch):
     assert record.command == "gpvi run blr --method svgd --preset smoke --seeds 2"
 
 
+def test_a_directory_whose_name_is_no_text(quick, tmp_path):
+    result = call("run", "blr", "--method", "svgd", "--out", tmp_path / "\udcff")
+    assert result.exit_code == 0, result.output
+    assert len(records.find([tmp_path / "\udcff"])) == 1
+    assert "\\udcff" in result.stdout
+
+
+def test_a_terminal_without_greek(tmp_path):
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    line = [sys.executable, "-m", "gpvi", "list", "solvers"]
+    done = subprocess.run(line, env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii() and b"bicgstab" in done.stdout
+
+
 def test_run_in_json_prints_nothing_else(quick, tmp_path):
     result = call("run", "blr", "energy", "--method", "gpvi", "--json", "--out", tmp_path)
     assert result.exit_code == 0

@@ -1,5 +1,6 @@
 """What all commands share: the application, its errors, and its progress bar."""
 
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ class Commands(TyperGroup):
         """Run a command; 2 for errors, 130 for Ctrl-C."""
         words = sys.argv[1:] if args is None else list(args)
         options["standalone_mode"] = False
+        _escape_what_cannot_be_shown()
         try:
             code = super().main([w for w in words if w != "--debug"], *rest, **options)
         except Exception as error:
@@ -34,6 +36,13 @@ class Commands(TyperGroup):
     def _place(self, words: Sequence[str]) -> str:
         """The command that was called, for where to look."""
         return " ".join(["gpvi", *(word for word in words[:1] if word in self.commands)])
+
+
+def _escape_what_cannot_be_shown() -> None:
+    """A name of bytes that are no text, or a letter that the terminal's encoding lacks, ends no command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 app = typer.Typer(

@@ -21,7 +21,7 @@ from sklearn.datasets import make_moons
 from gpvi import metrics, records
 from gpvi.bench import results
 from gpvi.bnn import BayesianMLPClassifier, BayesianMLPRegressor
-from gpvi.experiments import experiment
+from gpvi.experiments import EXPERIMENTS
 from gpvi.experiments.open_category import HISTOGRAM, SPLIT
 from gpvi.report.maps import maps_chart
 from gpvi.report.outliers import ScoreHistogram, draw_histogram
@@ -100,7 +100,7 @@ def recorded(experiment: str) -> dict[str, records.Record]:
 def potentials() -> None:
     """Four densities, and draws of what was fitted to them with nothing chosen."""
     arrays = recorded("energy")["GPVI (default)"].arrays
-    cases = experiment("energy").cases
+    cases = EXPERIMENTS["energy"].cases
     figure, panels = plt.subplots(2, len(cases), figsize=(6.8, 3.5))
     for (case, title), (above, below) in zip(cases.items(), panels.T, strict=True):
         half = float(arrays[f"{case}/half_width"])

@@ -29,7 +29,7 @@ from gpvi.experiments.mnist import MNIST
 from gpvi.report.outliers import ScoreHistogram, outlier_histograms
 from made_data import cifar_records, idx, write_cifar, write_mnist
 
-COLDER = ("GPVI (pathwise, g = 6, T = 0.3)",)
+COLDER = "GPVI (pathwise, g = 6, T = 0.3)"
 DIRECTORY = Path(os.environ.get("GPVI_DATA_DIR", "nowhere"))
 real = pytest.mark.skipif(
     not (DIRECTORY / "mnist" / "train-images-idx3-ubyte.gz").is_file(),
@@ -281,10 +281,9 @@ class TestTask:
 
     def test_a_temperature_of_ones_own_does_not_grow_with_the_data(self):
         best = experiment("mnist").recipes("best")
-        temperatures = {best[label].temperature(n) for label in COLDER for n in (1, 36_000)}
-        assert temperatures == {0.3}
-        usual = [recipe for label, recipe in best.items() if label not in COLDER]
-        assert {recipe.temperature(36_000) for recipe in usual} == {1.0}
+        found = {label: recipe.temperature(36_000) for label, recipe in best.items()}
+        assert found.pop(COLDER) == best[COLDER].temperature(1) == 0.3
+        assert set(found.values()) == {1.0}
 
 
 def test_a_mixture_predicts_as_all_its_networks_together(getkey):
@@ -408,8 +407,7 @@ def test_options_that_came_later_leave_older_records_as_they_are():
         is recipes[SHARPENED].to_json()["sharpened"]
         is True
     )
-    for label in COLDER:
-        assert MNIST().recipes("best")[label].to_json()["posterior_temperature"] == 0.3
+    assert MNIST().recipes("best")[COLDER].to_json()["posterior_temperature"] == 0.3
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Every experiment from the command line, by its two main methods under `--preset smoke`, to a page of them."""
 
+import math
 import subprocess
 import sys
 
@@ -61,7 +62,9 @@ def test_two_methods_run_and_are_shown(name, hasty, tmp_path):
     found = records.find([runs])
     assert sorted(record.method for record in found) == sorted(MAIN[name])
     known = {metric.key for metric in EXPERIMENTS[name].metrics}
-    assert all({row.rpartition("/")[2] for row in record.rows} <= known for record in found)
+    for record in found:
+        assert {row.rpartition("/")[2] for row in record.rows} <= known
+        assert any(math.isfinite(value) for values in record.rows.values() for value in values)
     command(hasty, "report", runs, "--out", page)
     text = (page / "index.html").read_text("utf-8")
     assert all(label in text for label in MAIN[name])

@@ -16,8 +16,8 @@ NOTATION = Path(__file__).parents[1] / "docs" / "notation.md"
 
 LAYERS = (
     {"errors", "untrusted", "gauss_jordan", "nvidia"},
+    {"specs"},
     {
-        "specs",
         "storage",
         "records",
         "progress",

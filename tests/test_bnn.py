@@ -828,6 +828,20 @@ class TestPredictive:
         firsts = {mixture.outputs(X, 1, key=jax.random.key(i)).tobytes() for i in range(3)}
         assert len(firsts) == 3
 
+    @pytest.mark.parametrize("n", [1, 2, 4, 7, 9])
+    def test_a_mixture_may_have_fewer_networks_than_members_or_a_block_without_any(
+        self, n, monkeypatch
+    ):
+        """Three members in blocks of two: with 1, 2 or 7 networks some blocks hold none."""
+        own = [predictive_of("gaussian", seed) for seed in range(3)]
+        monkeypatch.setattr(predictive, "ENTRIES", 2 * own[0].posterior.dim)
+        posteriors = [each.posterior for each in own]
+        mixture = bnn.Predictive(posteriors, own[0].network, own[0].likelihood)
+        out = np.asarray(mixture.outputs(X, n, key=KEY))
+        found = mixture.predict(X, key=KEY, draws=n)
+        np.testing.assert_allclose(found.mean, out.mean(0), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found.epistemic, out.var(0), rtol=1e-3, atol=1e-5)
+
     def test_posteriors_of_different_forms_do_not_mix(self):
         first, second = predictive_of("gaussian"), predictive_of("categorical")
         with pytest.raises(InputError, match="2 posteriors are of 2 different forms"):

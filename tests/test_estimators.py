@@ -186,8 +186,15 @@ def test_probabilities_are_those_of_the_labels(classifier):
     np.testing.assert_allclose(probabilities.sum(1), 1)
     assert classifier.score(X, y) > 0.9
     chosen = probabilities[np.arange(len(y)), np.searchsorted(classifier.classes_, y)]
-    np.testing.assert_allclose(classifier.log_prob(X, y), np.log(chosen))
+    np.testing.assert_allclose(classifier.log_prob(X, y), np.log(chosen), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(np.exp(classifier.predict_log_proba(X)), probabilities)
+
+
+def test_a_label_that_no_network_expects_has_a_finite_log_prob(classifier):
+    far = np.repeat([[1e4, -1e4]], 3, axis=0)
+    found = classifier.log_prob(far, classifier.classes_)
+    assert np.isfinite(found).all()
+    assert found.min() < -200
 
 
 def test_sampled_labels_follow_the_probabilities(classifier):
@@ -462,7 +469,7 @@ def test_what_was_not_learned_is_refused(regressor):
     ("options", "told"),
     [
         ({"method": "svdg"}, "Did you mean 'svgd'"),
-        ({"method": gpvi.SVGD}, "a method with its options"),
+        ({"method": gpvi.SVGD}, "with options of its own"),
         ({"prior": "gaussian"}, "unknown prior"),
         ({"activation": "rulu"}, "Did you mean 'relu'"),
         ({"hidden_layer_sizes": (0,)}, "hidden layer size is 0"),

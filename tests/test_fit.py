@@ -20,7 +20,8 @@ import gpvi
 from gpvi.errors import DivergenceError, InputError
 from gpvi.fit import TrainingWarning, chunk_length, fit_seeds
 from gpvi.generators import MLP, Linear, Residual, Triangular
-from gpvi.recovery import TOLERATED
+from gpvi.methods.base import decaying_adam
+from gpvi.recovery import TOLERATED, first_failure
 
 LINEAR = gpvi.GPVI(generator=Linear(), particles=32, learning_rate=0.05)
 KEY = jax.random.key(0)
@@ -156,6 +157,21 @@ def test_wrong_types_outside_of_the_type_checked_tests():
             "pass one key of JAX": lambda: gpvi.estimate(target, key=jax.random.split(key)),
             "steps is 2.5": lambda: gpvi.fit(target, key=key, steps=2.5),
             "steps is 'many'": lambda: gpvi.fit(target, key=key, steps="many"),
+            "optimizer is 'adam'; pass one of Optax": lambda: gpvi.fit(
+                target, key=key, optimizer="adam"
+            ),
+            "pass a list of functions": lambda: gpvi.fit(target, key=key, callbacks=print),
+            "every is 3, but there is no checkpoint": lambda: gpvi.fit(target, key=key, every=3),
+            "names is [1, 2]; give a list of strings": lambda: gpvi.Target(
+                lambda x: -x @ x, dim=2, names=[1, 2]
+            ),
+            "names is 'ab'; give a list of strings": lambda: gpvi.Target(
+                lambda x: -x @ x, dim=2, names="ab"
+            ),
+            "temperature is '1'": lambda: gpvi.Target(lambda x: -x @ x, dim=2, temperature="1"),
+            "batch_size is 'a'": lambda: gpvi.Target(
+                log_likelihood=lambda x, b: -b @ x, data=np.ones((2, 1)), dim=1, batch_size="a"
+            ),
             "Did you mean 'laplace'": lambda: gpvi.fit(target, key=key, init="laplce"),
             "between 1 and the 2 data": lambda: gpvi.fit(
                 gpvi.Target(log_likelihood=lambda x, b: -b @ x, data=np.ones((2, 1)), dim=1),
@@ -182,6 +198,37 @@ def test_wrong_types_outside_of_the_type_checked_tests():
         env=environment,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("rounds", [(1,), (7,), (100, 200)])
+def test_every_step_moves(rounds):
+    """Also the first of a round, and that of a run of one step."""
+    optimizer = decaying_adam(1e-2, *rounds)
+    state = optimizer.init(jnp.zeros(()))
+    for _ in range(sum(rounds)):
+        update, state = optimizer.update(jnp.ones(()), state)
+        assert update != 0
+
+
+def test_only_the_lane_that_fails_takes_shorter_steps():
+    """Where no reported term says so, but the state after the last step does."""
+    terms = {"direction": np.ones((3, 5))}
+    state = {"x": jnp.asarray([[1.0], [jnp.nan], [2.0]]), "count": jnp.arange(3)}
+    failure = first_failure(terms, state)
+    assert failure is not None and not failure.reported
+    np.testing.assert_array_equal(failure.lanes, [False, True, False])
+    assert first_failure(terms, {"x": jnp.ones((3, 1))}) is None
+    alone = first_failure({"direction": np.ones(5)}, {"x": jnp.asarray([jnp.inf, 1.0])})
+    assert alone is not None and bool(alone.lanes)
+
+
+def test_a_run_that_is_cut_short_says_how_long_it_was():
+    def stop(event):
+        raise StopIteration
+
+    with pytest.warns(TrainingWarning, match="stopped by a callback"):
+        posterior = fit(steps=8, callbacks=[stop])
+    assert posterior.training.chosen.endswith(f"{posterior.training.steps} of 8 steps")
 
 
 def test_unknown_keyword():

@@ -49,19 +49,41 @@ def correlated():
 def test_a_table_of_chains():
     table = Chains.empty(2, 3, 1, jnp.float32)
     assert table.drawn.shape == (0, 1)
+    first, last = {"begins": jnp.asarray(True)}, {"ends": jnp.asarray(True)}
+    more, further = {"begins": jnp.asarray(False)}, {"ends": jnp.asarray(False)}
     rows = jnp.zeros((2, 1))
     for draw in range(2):
         rows = jnp.asarray([[10.0 * draw], [10.0 * draw + 1]])
         table = table.write(
-            jnp.asarray(draw), rows, jnp.asarray([False, draw == 1]), when=jnp.asarray(True)
+            jnp.asarray(draw), rows, jnp.asarray([False, draw == 1]), **first, **last
         )
-    skipped = table.write(
-        jnp.asarray(2), rows + 100, jnp.asarray([True, True]), when=jnp.asarray(False)
+    under_way = table.write(
+        jnp.asarray(2), rows + 100, jnp.asarray([True, False]), **first, **further
     )
-    for found in (table, skipped):
+    for found in (table, under_way):
         np.testing.assert_array_equal(found.drawn[:, 0], [0, 1, 10, 11])
         np.testing.assert_array_equal(found.by_chain(found.drawn)[..., 0], [[0, 10], [1, 11]])
         assert found.divergences == 1
+    fine = jnp.asarray([False, False])
+    assert under_way.write(jnp.asarray(2), rows, fine, **more, **last).divergences == 2
+    assert under_way.write(jnp.asarray(2), rows, fine, **first, **last).divergences == 1
+
+
+def funnel(x):
+    """Neal's, whose neck no step size reaches."""
+    return -0.5 * x[0] ** 2 / 9 - 0.5 * x[1] ** 2 * jnp.exp(-x[0]) - 0.5 * x[0]
+
+
+def test_thinning_hides_no_divergence():
+    """A draw is marked where any of the five transitions to it diverged, not the last alone."""
+    method = gpvi.NUTS(chains=2, draws=60, warmup=100, thin=5)
+    posterior = gpvi.fit(
+        gpvi.Target(funnel, dim=2), method, key=jax.random.key(3), progress=False, init=None
+    )
+    rates = posterior.training.history["divergent"][100:].reshape(60, 5)
+    of_draws = chains_of(posterior).divergent.reshape(60, 2)
+    assert (rates > 0).any()
+    np.testing.assert_array_equal(of_draws.any(1), (rates > 0).any(1))
 
 
 def test_nuts_has_converged(correlated):

@@ -1,5 +1,7 @@
 """Training in rounds: stops where the draws fit, begins anew where they cannot be trusted."""
 
+import importlib
+
 import jax
 import numpy as np
 import pytest
@@ -87,3 +89,48 @@ def test_what_cannot_be_trusted_is_tried_again_and_told(monkeypatch):
     assert [note[:14] for note in told] == [f"attempt {i} of 3" for i in (1, 2, 3)]
     assert "ELBO -1," in told[1]
     assert posterior.training.steps == 6
+
+
+def test_an_attempt_that_is_cut_short_does_not_replace_a_finished_one(monkeypatch):
+    """Stopped in the second attempt, before its first round is over: the first stays the best, and both are told."""
+    elbos = iter([-3.0, -2.0, -9.0])
+    monkeypatch.setattr(pace, "inside_evidence", lambda *_, **__: seen(next(elbos), k_hat=0.9))
+    monkeypatch.setattr("gpvi.methods.gpvi.ROUNDS", (2, 4))
+    calls = []
+
+    def stop_later(event):
+        calls.append(event.step)
+        if calls.count(calls[0]) == 2:
+            raise StopIteration
+
+    with pytest.warns(TrainingWarning):
+        posterior = gpvi.fit(
+            gpvi.Target(gaussian, dim=2),
+            SMALL,
+            key=jax.random.key(0),
+            progress=False,
+            callbacks=[stop_later],
+        )
+    first, second = posterior.training.notes
+    assert posterior.training.steps == 6
+    assert first.startswith("attempt 1 of 2: ELBO -2,")
+    assert second.startswith("attempt 2 of 2: ELBO -9,") and "stopped by a callback" in second
+
+
+def test_the_two_evidences_share_no_noise(monkeypatch):
+    """One is of q, the other of a wide Gaussian, and their errors are added as those of independent estimates."""
+    keys = {}
+
+    def outside(density, *, key):
+        keys["outside"] = key
+
+    def inside(density, model, *, key):
+        keys["inside"] = key
+        return seen(-1.0, 0.99)
+
+    monkeypatch.setattr(pace, "inside_evidence", inside)
+    monkeypatch.setattr(importlib.import_module("gpvi.fit"), "outside_evidence", outside)
+    monkeypatch.setattr("gpvi.methods.gpvi.ROUNDS", (2, 4))
+    gpvi.fit(gpvi.Target(gaussian, dim=2), SMALL, key=jax.random.key(0), progress=False)
+    drawn = [jax.random.normal(keys[name], (4,)) for name in ("inside", "outside")]
+    assert not set(np.asarray(drawn[0])) & set(np.asarray(drawn[1]))

@@ -256,6 +256,16 @@ def test_impossible_counts(count, getkey):
     ):
         with pytest.raises(InputError, match=f"{count}; it must be a whole number ≥ 1"):
             ask(count, key=getkey())
+    with pytest.raises(InputError, match=f"{count}; it must be a whole number ≥ 1"):
+        posterior.resample(3, proposals=count, key=getkey())
+
+
+def test_counts_of_numpy_are_counts(getkey):
+    posterior, three = linear_posterior(target=gaussian_target()), np.int64(3)
+    assert len(posterior.sample(three, key=getkey())) == 3
+    assert len(posterior.sample_and_log_prob(three, key=getkey())[1]) == 3
+    assert len(posterior.resample(three, proposals=np.int32(20), key=getkey())) == 3
+    assert posterior.diagnose(draws=np.int64(100), key=getkey()).draws == 100
 
 
 def test_points_of_the_wrong_shape():

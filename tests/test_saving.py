@@ -3,6 +3,7 @@
 import copy
 import functools
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -406,3 +407,40 @@ def test_a_head_that_once_chose_64_coordinates_is_read(tmp_path, monkeypatch):
     key = jax.random.key(1)
     np.testing.assert_array_equal(found.sample(5, key=key), posterior.sample(5, key=key))
     assert "latent=64" in str(found.method)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        gpvi.SVGD(particles=8, annealing=gpvi.Annealing(steps=60)),
+        gpvi.KSD(particles=8),
+        gpvi.GPVI(generator=Linear(), gradient="functional", solver="helper", particles=8),
+        gpvi.NUTS(chains=2, draws=10, warmup=20),
+    ],
+    ids=lambda method: type(method).__name__,
+)
+def test_training_goes_on_from_a_file_as_from_memory(method, tmp_path):
+    """What a solver, critic, sampler or annealing knows is in the file."""
+    target = Target(lambda x: -0.5 * (x**2).sum(), dim=2)
+    options = {"key": jax.random.key(1), "init": None, "progress": False}
+    steps = None if isinstance(method, gpvi.NUTS) else 40
+    first = gpvi.fit(target, method, steps=steps, **options)
+    first.save(tmp_path / "saved")
+    options["init"] = first
+    here = gpvi.fit(target, method, steps=steps, **options)
+    options["init"] = gpvi.load(tmp_path / "saved")
+    there = gpvi.fit(target, method, steps=steps, **options)
+    for a, b in zip(*(jax.tree.leaves(each.model) for each in (here, there)), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_pickle_holds_what_a_file_does():
+    """A copy for another process: of a target made of local functions, too."""
+    target = Target(lambda x: -0.5 * (x**2).sum(), dim=2, names=["a", "b"])
+    posterior = gpvi.fit(
+        target, gpvi.SVGD(particles=8), key=jax.random.key(0), steps=5, init=None, progress=False
+    )
+    copied = pickle.loads(pickle.dumps(posterior))  # noqa: S301
+    np.testing.assert_array_equal(copied.particles, posterior.particles)
+    assert copied.names == ("a", "b")
+    assert copied.target is None and posterior.target is target

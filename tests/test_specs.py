@@ -4,6 +4,7 @@ import dataclasses
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -290,6 +291,20 @@ def test_unknown_options_name_the_nearest(make, nearest):
         (lambda: RBF(0.0), ("bandwidth", "0.0")),
         (lambda: MLP((0,)), ("hidden", "(0,)", "(64, 64)")),
         (lambda: SplineFlow(layers=0), ("layers", "0")),
+        (lambda: SplineFlow(layers=2.5), ("layers", "2.5", "whole number")),  # pyright: ignore
+        (lambda: SplineFlow(depth=-1), ("depth", "-1", "whole number")),
+        (lambda: Iterative(max_steps=-1), ("max_steps", "-1", "whole number")),
+        (lambda: gpvi.GPVI(solver=Helper), ("solver", "Helper'>", "'block'", "Block()")),  # pyright: ignore
+        (lambda: gpvi.GPVI(solver=3), ("solver is 3", "'helper'")),  # pyright: ignore
+        (lambda: gpvi.GPVI(kernel=3), ("kernel is 3", "'head'")),  # pyright: ignore
+        (lambda: gpvi.GPVI(generator=Residual), ("generator is", "Residual(…)")),  # pyright: ignore
+        (lambda: gpvi.GPVI(generator="residual"), ("generator is 'residual'", "Residual(…)")),  # pyright: ignore
+        (lambda: gpvi.AmortizedSVGD(generator=Residual), ("generator", "Residual(…)")),  # pyright: ignore
+        (lambda: OnNoise("head", "rbf"), ("kernel on the noise is 'rbf'", "RBF(…)")),  # pyright: ignore
+        (lambda: gpvi.SVGD(kernel=3), ("kernel is 3", "'rbf'", "RBF()")),  # pyright: ignore
+        (lambda: gpvi.SVGD(annealing=5), ("annealing is 5", "Annealing(…)")),  # pyright: ignore
+        (lambda: gpvi.KSD(critic="x"), ("critic is 'x'", "KSDDirection(…)")),  # pyright: ignore
+        (lambda: gpvi.SVGD(learning_rate="fast"), ("learning_rate is 'fast'", "0.05")),  # pyright: ignore
     ],
 )
 def test_bad_values_are_refused_with_value_reason_and_remedy(make, words):
@@ -297,6 +312,13 @@ def test_bad_values_are_refused_with_value_reason_and_remedy(make, words):
         make()
     for word in words:
         assert word in str(caught.value)
+
+
+def test_numbers_of_numpy_and_lists_become_plain():
+    made = gpvi.SVGD(particles=np.int64(7), learning_rate=np.float32(0.5))  # pyright: ignore
+    assert made == gpvi.SVGD(particles=7, learning_rate=0.5)
+    assert json.loads(json.dumps(specs.to_json(made)))["particles"] == 7
+    assert hash(MLP([8, np.int32(4)])) == hash(MLP((8, 4)))  # pyright: ignore
 
 
 def test_l2_has_no_helper():

@@ -199,6 +199,7 @@ def test_the_mean_stops_the_run_when_most_draws_are_bad(bad, stops):
         ({"log_density": log_prior, "dim": 2, "initial": [0.0]}, r"initial has shape \(1,\)"),
         ({"log_density": log_prior, "dim": 2, "initial": [0.0, float("nan")]}, "initial holds NaN"),
         ({"log_density": log_prior, "dim": 2, "names": ["a"]}, "1 names for dim=2"),
+        ({"log_density": log_prior, "dim": 2, "names": ["a", "a"]}, "holds 'a' twice"),
     ],
 )
 def test_bad_arguments_are_refused(arguments, message):
@@ -257,6 +258,21 @@ def test_an_origin_without_a_gradient_is_left_where_nobody_chose_it():
         Target(lambda x: -jnp.sqrt(x).sum(), dim=2).checked()
     good = Target(lambda x: -(x @ x), dim=2)
     assert good.checked() is good
+
+
+def test_a_likelihood_of_pairs_is_refused():
+    """(N, 1) less (N,) is (N, N), whose sum is a number like any other."""
+    inputs, y = np.ones((20, 3)), np.arange(20.0)
+
+    def by_pairs(w, batch):
+        return -0.5 * (batch[1][:, None] - batch[0] @ w) ** 2
+
+    def in_a_column(w, batch):
+        return -0.5 * (batch[1] - batch[0] @ w)[:, None] ** 2
+
+    with pytest.raises(InputError, match=r"shape \(20, 20\) for 20 data; it must return \(20,\)"):
+        Target(log_likelihood=by_pairs, data=(inputs, y), dim=3).check()
+    Target(log_likelihood=in_a_column, data=(inputs, y), dim=3).check()
 
 
 def test_a_bad_prior_is_refused():

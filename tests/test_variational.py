@@ -249,7 +249,7 @@ def test_local_reparameterisation_is_refused_where_it_is_not_known():
         (lambda: gpvi.MeanFieldVI(scale=0.0), "scale .* is 0.0"),
         (lambda: gpvi.FullRankVI(particles=0), "particles is 0"),
         (lambda: gpvi.NormalizingFlow("planer"), "Did you mean 'planar'"),
-        (lambda: gpvi.NormalizingFlow(Triangular()), "kind is Triangular"),  # pyright: ignore
+        (lambda: gpvi.NormalizingFlow(Triangular()), "kind of flow is Triangular"),  # pyright: ignore
         (lambda: gpvi.NormalizingFlow(optimizer="rmsprob"), "Did you mean 'rmsprop'"),  # pyright: ignore
     ],
 )

@@ -99,9 +99,27 @@ def test_collapsed_particles_are_not_trusted():
     variance = jnp.var(posterior.particles, axis=0)
     assert found.stein_spread is not None
     assert found.stein_spread[0] == pytest.approx(float(variance.min()), rel=0.05)
-    assert verdict.of_particles(None, None, 40).level == "do not trust"
-    assert verdict.of_particles((0.95, 1.5), 0.5, 2).level == "do not trust"
-    assert verdict.of_particles((0.95, 1.1), 0.5, 2).level == "no fault seen"
+    assert verdict.of_particles(None, None, None, 40).level == "do not trust"
+    assert verdict.of_particles(0.1, (0.95, 1.5), 0.5, 2).level == "do not trust"
+    assert verdict.of_particles(0.1, (0.95, 1.1), 0.5, 2).level == "no fault seen"
+    assert verdict.of_particles(0.1, (0.95, 1.1), 0.0, 2).level == "do not trust"
+
+
+def test_particles_that_have_not_arrived_are_not_trusted():
+    """Of the right spread, three deviations from where they should be."""
+    target = gpvi.Target(lambda x: -0.5 * (x**2).sum(), dim=2)
+    points = jax.random.normal(jax.random.key(0), (100, 2)) + jnp.asarray([3.0, 0.0])
+    posterior = gpvi.fit(
+        target,
+        gpvi.SVGD(particles=100),
+        key=jax.random.key(1),
+        steps=5,
+        init=points,
+        progress=False,
+    )
+    found = posterior.diagnose(key=jax.random.key(2))
+    assert found.verdict.level == "do not trust"
+    assert "mean score" in str(found.verdict)
 
 
 def _along_a_ridge(key, shape):

@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
+import optax
 from jax.sharding import Mesh
 
 from gpvi.errors import InputError, NotAvailableError
@@ -13,12 +14,17 @@ from gpvi.mesh import as_mesh
 from gpvi.methods import Method
 from gpvi.methods.base import Selective, Sequential
 from gpvi.posterior import Posterior
-from gpvi.specs import require_choice
+from gpvi.specs import is_whole, require_choice
 from gpvi.target import Target
 
 
 def check_arguments(
-    target: Target, method: Method, steps: int | None, batch_size: int | None, init: Any
+    target: Target,
+    method: Method,
+    steps: int | None,
+    batch_size: int | None,
+    init: Any,
+    optimizer: Any = None,
 ) -> None:
     """Refuse arguments of `fit` that cannot be used."""
     if not isinstance(target, Target):
@@ -29,7 +35,11 @@ def check_arguments(
         raise InputError(
             f"method is {method!r}; pass a method with its options, such as gpvi.GPVI()."
         )
-    if steps is not None and (not _is_whole(steps) or steps < 1):
+    if optimizer is not None and not isinstance(optimizer, optax.GradientTransformation):
+        raise InputError(
+            f"optimizer is {optimizer!r}; pass one of Optax, such as optax.adam(1e-3), or leave it out."
+        )
+    if steps is not None and (not is_whole(steps) or steps < 1):
         raise InputError(f"steps is {steps!r}; it must be a whole number ≥ 1.")
     if batch_size is not None:
         if target.size is None:
@@ -37,7 +47,7 @@ def check_arguments(
                 f"batch_size is {batch_size}, but the target has no data: use the mini-batch form, "
                 "Target(log_likelihood=…, log_prior=…, data=…)."
             )
-        if not _is_whole(batch_size) or not 1 <= batch_size <= target.size:
+        if not is_whole(batch_size) or not 1 <= batch_size <= target.size:
             raise InputError(
                 f"batch_size is {batch_size!r}; it must be between 1 and the {target.size} data."
             )
@@ -52,6 +62,16 @@ def check_arguments(
         _check_points(init, method, target)
     elif init is not None:
         require_choice(init, ("auto", "pathfinder", "laplace"), "init")
+
+
+def check_watching(callbacks: Any, checkpoint: Any, every: Any) -> None:
+    """Refuse callbacks that are no list of functions, and saves that go nowhere."""
+    if callable(callbacks) or not all(map(callable, callbacks)):
+        raise InputError(f"callbacks is {callbacks!r}; pass a list of functions, [f].")
+    if every is not None and checkpoint is None:
+        raise InputError(
+            f"every is {every!r}, but there is no checkpoint to save: pass checkpoint=, a directory, or leave it out."
+        )
 
 
 def checked_mesh(mesh: Mesh | int | None, method: Method) -> Mesh | None:
@@ -140,7 +160,3 @@ def served_together(targets: Sequence[Target]) -> list[Target]:
     check_one_form(targets)
     structure = jax.tree.structure(targets[0])
     return [jax.tree.unflatten(structure, jax.tree.leaves(target)) for target in targets]
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)

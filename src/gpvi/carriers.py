@@ -36,7 +36,7 @@ class Chains(Particles):
     """The draws of Markov chains: row i·c + j is draw i of chain j of the c chains.
 
     The table has its full size from the start; `kept` draws of each chain have been written so far, and `divergent`
-    says for each row whether the transition that led to it diverged.
+    says for each row whether a transition on the way to it diverged.
     """
 
     divergent: Bool[Array, " n"]
@@ -56,18 +56,27 @@ class Chains(Particles):
         positions: Float[Array, "c d"],
         divergent: Bool[Array, " c"],
         *,
-        when: Bool[Array, ""],
+        begins: Bool[Array, ""],
+        ends: Bool[Array, ""],
     ) -> "Chains":
-        """Put draw number `index` of every chain in its rows, where `when` holds; in place under `jit`."""
+        """After one of the transitions that lead to draw `index` of every chain; in place under `jit`.
+
+        Whether it diverged is added to what the earlier ones said, which the one that `begins` the way forgets; the one
+        that `ends` it brings the draw.
+        """
+        first = index * self.chains
+
+        def held(table: Array) -> Array:
+            return jax.lax.dynamic_slice_in_dim(table, first, self.chains)
 
         def put(table: Array, rows: Array) -> Array:
-            first = index * self.chains
-            old = jax.lax.dynamic_slice_in_dim(table, first, self.chains)
-            return jax.lax.dynamic_update_slice_in_dim(table, jnp.where(when, rows, old), first, 0)
+            return jax.lax.dynamic_update_slice_in_dim(table, rows, first, 0)
 
-        kept = jnp.where(when, index + 1, self.kept).astype(self.kept.dtype)
         return Chains(
-            put(self.positions, positions), put(self.divergent, divergent), kept, self.chains
+            put(self.positions, jnp.where(ends, positions, held(self.positions))),
+            put(self.divergent, divergent | (held(self.divergent) & ~begins)),
+            jnp.where(ends, index + 1, self.kept).astype(self.kept.dtype),
+            self.chains,
         )
 
     @property
@@ -81,7 +90,7 @@ class Chains(Particles):
 
     @property
     def divergences(self) -> int:
-        """How many of the draws follow a transition that diverged."""
+        """How many of the draws have a transition that diverged on their way."""
         return int(self.divergent[: int(self.kept) * self.chains].sum())
 
 

@@ -44,7 +44,7 @@ def outside_evidence(target: Density, *, key: PRNGKeyArray) -> Outside | None:
     total, share = (float(found) for found in _wide_evidence(target, key))
     if not share * PROPOSALS > LEAST_EFFECTIVE:
         return None
-    return Outside(total - math.log(PROPOSALS), math.sqrt((1 / share - 1) / PROPOSALS))
+    return Outside(total - math.log(PROPOSALS), math.sqrt(max(1 / share - 1, 0.0) / PROPOSALS))
 
 
 def missing(inside: Importance, outside: Outside | None) -> float | None:

@@ -41,10 +41,10 @@ def conditioning(generator: AbstractGenerator, z: Float[Array, "n d"]) -> Scalar
 
 @jax.jit
 def effective_share(log_weights: Float[Array, " n"]) -> Scalar:
-    """Importance effective sample size as a share of the draws: (Σw)² / (n Σw²)."""
-    total = jax.nn.logsumexp(log_weights)
-    squares = jax.nn.logsumexp(2 * log_weights)
-    return jnp.exp(2 * total - squares) / log_weights.size
+    """Importance effective sample size as a share of the draws: (Σw)² / (n Σw²), of weights over the largest."""
+    top = log_weights.max()
+    weights = jnp.exp(log_weights - jnp.where(jnp.isfinite(top), top, 0.0))
+    return weights.sum() ** 2 / (weights**2).sum() / log_weights.size
 
 
 @jax.jit
@@ -114,7 +114,9 @@ def importance(
 ) -> tuple[Importance, Float[Array, " n"]]:
     """The summary of log p − log q, and Pareto-smoothed, normalised log weights.
 
-    log Z = log E_q[p/q], from the smoothed weights; its standard error is √((1/share − 1)/n).
+    log Z = log E_q[p/q], from the ratios as they are, and so is the effective share; its standard error is
+    √((1/share − 1)/n). The bound is of q restricted to where log p is finite, a share a of it:
+    E_q[log p − log q | finite] + log a ≤ log Z.
     """
     ratios = np.asarray(log_ratios, np.float64)
     finite = np.isfinite(ratios)
@@ -127,7 +129,7 @@ def importance(
     top = kept.max()
     evidence = float(top + np.log(np.exp(kept - top).sum() / n))
     found = Importance(
-        elbo=float(kept.mean()),
+        elbo=float(kept.mean() + math.log(len(kept) / n)),
         elbo_se=float(kept.std() / math.sqrt(len(kept))),
         log_evidence=evidence,
         log_evidence_se=math.sqrt(max(1 / share - 1, 0.0) / n),
@@ -143,7 +145,8 @@ def importance(
 class Diagnosis:
     """What can be said of a posterior; `str` of it is a table that ends in the verdict.
 
-    What a method cannot know is None: without a density all that rests on log q, with fewer than two chains R̂.
+    What a method cannot know is None: without a density all that rests on log q, without chains R̂. One chain is
+    compared half with half.
     """
 
     draws: int

@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, Key, PRNGKeyArray, PyTree
 
 from gpvi import hosts
 from gpvi.affine import Affine
-from gpvi.arguments import check_arguments, check_one_form, checked_mesh
+from gpvi.arguments import check_arguments, check_one_form, check_watching, checked_mesh
 from gpvi.checkpoint import Checkpoints, Log, identity, probes
 from gpvi.coverage import outside_evidence
 from gpvi.errors import DivergenceError, StorageError, TrainingWarning
@@ -101,16 +101,18 @@ def fit(
     mesh: the devices to train on: so many of them, or a `jax.sharding.Mesh` whose axes "particles" and "data" share out
         the draws of a step and the data. The result is that of one device, to rounding (see docs/scaling.md).
 
-    A draw at which log p or its gradient is not finite counts for nothing in its step, and a share of them above 5 % is
-    told. A step of which more than half the draws are so, or that is not finite itself, sends the run back to its last
-    good state with half the step size, at most eight times; then it stops there. A log-density that raises as it runs
-    (in a callback) ends the run at its last good state, too. Ctrl-C ends it after the current chunk and returns what
-    there is (see docs/surviving.md). Where all is left to the library, GPVI trains in rounds until its draws fit the
-    posterior, and anew, at most twice, if they cannot be trusted (see `gpvi.pace`). What was chosen, and why training
-    stopped, is kept in `posterior.training`.
+    A draw at which log p or its gradient is not finite gives its step no score: means are over the others, and among
+    particles it is still one that the others keep away from. A share of them above 5 % is told. A step of which more
+    than half the draws are so, or that is not finite itself, sends the run back to its last good state with half the
+    step size, at most eight times; then it stops there. A log-density that raises as it runs (in a callback) ends the
+    run at its last good state, too. Ctrl-C ends it after the current chunk and returns what there is (see
+    docs/surviving.md). Where all is left to the library, GPVI trains in rounds until its draws fit the posterior, and
+    anew, at most twice, if they cannot be trusted (see `gpvi.pace`). What was chosen, and why training stopped, is kept
+    in `posterior.training`.
     """
     plan = planned(target, method, steps, optimizer, batch_size, init, mesh)
     method, optimizer = plan.method, plan.optimizer
+    check_watching(callbacks, checkpoint, every)
     saves = None if checkpoint is None else Checkpoints(checkpoint, every)
     require_key(key)
     start_key, init_key, run_key = jax.random.split(key, 3)
@@ -170,7 +172,7 @@ def planned(
     """What `fit` runs when called so; arguments that cannot be used are refused."""
     if method is None:
         method = init.method if isinstance(init, Posterior) else GPVI()
-    check_arguments(target, method, steps, batch_size, init)
+    check_arguments(target, method, steps, batch_size, init, optimizer)
     batch_size = _batch_size(target, method, batch_size)
     rounds = _rounds(target, method, steps, optimizer, batch_size, init)
     if rounds:
@@ -208,26 +210,40 @@ def _rounds(
 def _best(
     attempt: Callable[[int, Judge], tuple[State, Training]], density: Whitened, *, key: PRNGKeyArray
 ) -> tuple[State, Training]:
-    """Train until the draws can be trusted; keep the best attempt, and report all."""
-    outside = functools.cache(lambda: outside_evidence(density, key=key))
+    """Train until the draws can be trusted; keep the best attempt, and report all.
+
+    An attempt that is cut short is the last; where an earlier one was finished, it is weighed against that.
+    """
+    outside_key, judge_key = jax.random.split(jax.random.fold_in(key, ATTEMPTS))
+    outside = functools.cache(lambda: outside_evidence(density, key=outside_key))
     tried: list[tuple[Assessment, State, Training]] = []
+    told: list[str] = []
     while len(tried) < ATTEMPTS:
-        judge = Judge(density, outside, key=key)
-        state, training = attempt(len(tried), judge)
-        if training.steps < training.planned or judge.last is None:
+        judge = Judge(density, outside, key=judge_key)
+        try:
+            state, training = attempt(len(tried), judge)
+        except DivergenceError as error:
+            if not tried:
+                raise
+            told.append(str(error))
+            break
+        finished = training.steps == training.planned
+        if not finished and not tried:
             return state, training
-        tried.append((judge.last, state, training))
-        if judge.last.trusted:
+        seen = judge.last if finished and judge.last is not None else judge.assess(state)
+        tried.append((seen, state, training))
+        told.append("; ".join([str(seen), *training.notes]))
+        if seen.trusted or not finished:
             break
     found, state, training = max(tried, key=lambda one: one[0].rank)
-    if len(tried) == 1:
+    if len(told) == 1:
         return state, training
-    notes = [f"attempt {i + 1} of {len(tried)}: {each}" for i, (each, _, _) in enumerate(tried)]
+    notes = [f"attempt {i + 1} of {len(told)}: {each}" for i, each in enumerate(told)]
     if not found.trusted:
         warnings.warn(
             f"no attempt can be trusted; {'; '.join(notes)}", TrainingWarning, stacklevel=3
         )
-    return state, dataclasses.replace(training, notes=(*training.notes, *notes))
+    return state, dataclasses.replace(training, notes=tuple(notes))
 
 
 def fit_seeds(
@@ -251,7 +267,8 @@ def fit_seeds(
     out the targets, as many as divide their number. `checkpoint` and `every` are those of `fit`, for all at once.
     """
     for target in targets:
-        check_arguments(target, method, steps, batch_size, init)
+        check_arguments(target, method, steps, batch_size, init, optimizer)
+    check_watching((), checkpoint, every)
     check_one_form(targets)
     first = targets[0]
     batch_size = _batch_size(first, method, batch_size)
@@ -464,7 +481,7 @@ def _starting_coordinates(
     find = {"auto": start.automatic, "pathfinder": start.pathfinder, "laplace": start.laplace}[init]
     some, log_density, seen = target.sample(), target.log_density, ""
     if some is not None:
-        log_density = functools.partial(log_density, batch=some)
+        log_density = jax.tree_util.Partial(log_density, batch=some)
         seen = f", of {jax.tree.leaves(some)[0].shape[0]:,} of {target.size:,} data"
     gaussian = find(log_density, target.initial, key=key)
     scale = np.asarray(gaussian.scale, np.float64)
@@ -477,7 +494,7 @@ def _starting_coordinates(
 def _continued_state(
     init: Posterior, fresh: State, optimizer: optax.GradientTransformation, target: Target
 ) -> State:
-    """The old model with fresh moments; what solver or critic learned is kept where it is at hand."""
+    """The old model with fresh moments, and what its solver, critic or sampler had learned."""
     learner = Learner.start(init.carrier(), optimizer, target.dtype)
     return State(learner, fresh.auxiliary if init.auxiliary is None else init.auxiliary)
 

@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree, Scalar
 from gpvi.generators import AbstractGenerator, Preconditioned
 from gpvi.inverses import inverse, solve_transposed
 from gpvi.kernels import Gram
-from gpvi.specs import require_choice, require_positive, resolve, spec
+from gpvi.specs import require_choice, require_count, require_positive, resolve, spec
 
 
 class InverseProduct(NamedTuple):
@@ -140,6 +140,8 @@ class Iterative(Exact):
     def __post_init__(self):
         require_choice(self.algorithm, ("bicgstab", "gmres"), "iterative algorithm")
         require_positive("tolerance", self.tolerance, "1e-6 suits float32.")
+        if self.max_steps is not None:
+            require_count("max_steps", self.max_steps, "Leave it out for four times the dimension.")
 
     def solve(self, generator, z, v):
         """Iterates until ‖Jᵀy − v‖ is below the tolerance."""
@@ -231,7 +233,7 @@ class Helper:
     learning_rate: float = 1e-4
 
     def __post_init__(self):
-        require_positive("width of the helper", self.width, "The paper uses 10 to 544.")
+        require_count("width of the helper", self.width, "The paper uses 10 to 544.")
         require_positive("learning_rate of the helper", self.learning_rate, "The paper uses 1e-4.")
 
     def init(self, generator: AbstractGenerator, *, key: PRNGKeyArray) -> HelperState:
@@ -269,7 +271,7 @@ Solver = Block | Dense | Iterative | Helper
 ExactSolver = Block | Dense | Iterative
 
 
-def as_solver(value: Solver | str) -> Solver:
+def as_solver(value: Any) -> Solver:
     """A solver from its shorthand."""
     return resolve(
         value,
@@ -281,6 +283,7 @@ def as_solver(value: Solver | str) -> Solver:
             "helper": Helper,
         },
         "solver",
+        Solver,
     )
 
 

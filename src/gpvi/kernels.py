@@ -6,15 +6,14 @@ Nothing of size n×n×d is formed unless `gradients` is asked for it.
 """
 
 from abc import abstractmethod
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Scalar
 
-from gpvi.errors import InputError
 from gpvi.mesh import contracted, paired, pairs, rows
-from gpvi.specs import require_choice, require_positive, resolve, spec
+from gpvi.specs import require_choice, require_instance, require_positive, resolve, spec
 
 
 class Gram(NamedTuple):
@@ -130,13 +129,11 @@ class Fixed:
 Bandwidth = Median | Noise | Fixed
 
 
-def as_bandwidth(value: Bandwidth | str | float | int) -> Bandwidth:
+def as_bandwidth(value: Any) -> Bandwidth:
     """A rule from its shorthand: 'median', 'noise' or a number."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str | Median | Noise | Fixed):
-        raise InputError(f"bandwidth is {value!r}; pass 'median', 'noise', a number or a rule.")
-    if isinstance(value, int | float):
+    if isinstance(value, int | float) and not isinstance(value, bool):
         return Fixed(float(value))
-    return resolve(value, {"median": Median, "noise": Noise}, "bandwidth")
+    return resolve(value, {"median": Median, "noise": Noise}, "bandwidth", Bandwidth)
 
 
 class Radial:
@@ -191,9 +188,9 @@ class IMQ(Radial):
 Kernel = RBF | IMQ
 
 
-def as_kernel(value: Kernel | str) -> Kernel:
+def as_kernel(value: Any) -> Kernel:
     """A kernel from its shorthand: 'rbf' or 'imq'."""
-    return resolve(value, {"rbf": RBF, "imq": IMQ}, "kernel")
+    return resolve(value, {"rbf": RBF, "imq": IMQ}, "kernel", Kernel)
 
 
 @spec
@@ -209,3 +206,4 @@ class OnNoise:
 
     def __post_init__(self):
         require_choice(self.coordinates, ("head", "full"), "kernel coordinates")
+        require_instance("kernel on the noise", self.kernel, Kernel)

@@ -27,6 +27,7 @@ from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Float, PyTree
 
 from gpvi.errors import InputError, UnknownOptionError
+from gpvi.specs import is_whole
 
 PARTICLES, DATA = "particles", "data"
 LARGE = 2**20
@@ -43,7 +44,7 @@ def as_mesh(value: Mesh | int | None) -> Mesh | None:
                 raise UnknownOptionError("axis of the mesh", name, (PARTICLES, DATA))
         return Mesh(value.devices, value.axis_names, (AxisType.Auto,) * len(value.axis_names))
     there = jax.devices()
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+    if not is_whole(value):
         raise InputError(
             f"mesh is {value!r}; pass a number of devices, or a jax.sharding.Mesh with axes named "
             f"{PARTICLES!r} and {DATA!r}."

@@ -21,7 +21,7 @@ ATTEMPTS = 3
 SETTLED_SHARE = 0.97
 """The effective share of importance weights at which more training has little to give."""
 LEAST_GAIN = 0.005
-"""Nats: a round that raises the ELBO by less, or by less than its noise, is the last."""
+"""Nats: a round that raises the ELBO by less, or by less than the noise of new draws, is the last."""
 PACED_DIMENSIONS = 100
 """Beyond it importance weights say little, and training runs its length."""
 
@@ -71,7 +71,7 @@ class Assessment(NamedTuple):
 
 
 class Judge:
-    """Assesses the state at the end of each round of one attempt."""
+    """Assesses the state at the end of each round of one attempt, always at the same noise."""
 
     def __init__(
         self, target: Density, outside: Callable[[], Outside | None], *, key: PRNGKeyArray
@@ -79,17 +79,21 @@ class Judge:
         self._target, self._outside, self._key = target, outside, key
         self.last: Assessment | None = None
 
-    def __call__(self, state: State) -> str | None:
-        """Why training should stop here, or None."""
+    def assess(self, state: State) -> Assessment:
+        """The draws of this state."""
         model = state.learner.model
         assert isinstance(model, AbstractGenerator)
-        before = self.last
         seen = inside_evidence(self._target, model, key=self._key)
-        self.last = Assessment(seen, missing(seen, self._outside()))
-        if self.last.settled:
-            return f"the draws fit ({self.last})"
+        return Assessment(seen, missing(seen, self._outside()))
+
+    def __call__(self, state: State) -> str | None:
+        """Why training should stop here, or None."""
+        before, now = self.last, self.assess(state)
+        self.last = now
+        if now.settled:
+            return f"the draws fit ({now})"
         if before is None:
             return None
-        gain = seen.elbo - before.seen.elbo
-        noise = (seen.elbo_se**2 + before.seen.elbo_se**2) ** 0.5
-        return None if gain > max(LEAST_GAIN, noise) else f"the ELBO no longer rises ({self.last})"
+        gain = now.seen.elbo - before.seen.elbo
+        noise = (now.seen.elbo_se**2 + before.seen.elbo_se**2) ** 0.5
+        return None if gain > max(LEAST_GAIN, noise) else f"the ELBO no longer rises ({now})"

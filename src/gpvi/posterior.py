@@ -31,6 +31,10 @@ from gpvi.methods.base import State, log_standard_normal
 from gpvi.methods.transport import Amortized
 from gpvi.target import Density, Target, Whitened, scores
 
+Count = int | np.integer
+Parts = tuple[AbstractGenerator | Particles, Affine, PyTree]
+"""The model, its coordinates, and what a solver, critic or sampler had learned."""
+PREFIXES = ("model", "affine", "auxiliary")
 MOST_LAYERS = 1_000
 """Of a generator that is loaded."""
 DRAWS, ENTRIES = 4_000, 2**26
@@ -64,6 +68,7 @@ class Posterior:
     affine: the coordinates x = location + L u in which the model was trained.
     training: how it went.
     target: the target, where it is at hand; a loaded posterior has none (see `with_target`).
+    auxiliary: what a solver, critic or sampler had learned, for training to go on from.
     """
 
     def __init__(
@@ -94,6 +99,10 @@ class Posterior:
         model = state.learner.model
         model = model.generator if isinstance(model, Sampler) else model
         return cls(method, model, affine, lambda: target.names, training, target, state.auxiliary)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle holds, as copies for other processes are made: all but the target, as in a saved one."""
+        return self.__dict__ | {"_names": self.names, "target": None}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -141,9 +150,9 @@ class Posterior:
             self.method, self.model, self.affine, self._names, self.training, target, self.auxiliary
         )
 
-    def sample(self, n: int, *, key: PRNGKeyArray) -> Float[Array, "n d"]:
+    def sample(self, n: Count, *, key: PRNGKeyArray) -> Float[Array, "n d"]:
         """n draws: new ones from a generator; a random subset from a set of particles."""
-        self._check(n, key)
+        n = self._count(n, key)
         with self._precision():
             if not isinstance(self.model, Particles):
                 return _draw(self.generator, n, key)
@@ -156,10 +165,10 @@ class Posterior:
             return particles[jax.random.permutation(key, len(particles))[:n]]
 
     def sample_and_log_prob(
-        self, n: int, *, key: PRNGKeyArray
+        self, n: Count, *, key: PRNGKeyArray
     ) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
         """n new draws and log q of each (Eq. 1); the draws are those of `sample` with the same key."""
-        self._check(n, key)
+        n = self._count(n, key)
         self._require_density("sample_and_log_prob")
         with self._precision():
             x, log_q, _ = _draw_with_density(self.generator, n, key)
@@ -177,7 +186,7 @@ class Posterior:
             values = _log_prob(self.generator, jnp.atleast_2d(x))
             return values if x.ndim == 2 else values[0]
 
-    def diagnose(self, *, key: PRNGKeyArray, draws: int | None = None) -> Diagnosis:
+    def diagnose(self, *, key: PRNGKeyArray, draws: Count | None = None) -> Diagnosis:
         """Whether to believe it, in numbers and one sentence; prints as a table.
 
         It takes 4,000 draws by default, fewer of more than 16,000 coordinates, and never less than 100.
@@ -187,7 +196,7 @@ class Posterior:
         """
         if draws is None:
             draws = max(100, min(DRAWS, ENTRIES // self.dim))
-        self._check(draws, key)
+        draws = self._count(draws, key)
         target = self._require_target("diagnose")
         density = Whitened(target, self.affine)
         with self._precision():
@@ -196,12 +205,12 @@ class Posterior:
             return self._diagnose_density(density, draws, key)
 
     def _diagnose_density(self, density: Whitened, draws: int, key: PRNGKeyArray) -> Diagnosis:
-        draw_key, wide_key, stein_key = jax.random.split(key, 3)
+        draw_key, wide_key, stein_key, few_key = jax.random.split(key, 4)
         x, log_q, sign = _draw_with_density(self.generator, draws, draw_key)
         found, log_weights = importance(_log_densities(density.target, x) - log_q)
         moments = weighting(x, log_weights)
         fold = float(fold_fraction(sign))
-        few = standard_normal(self.generator, min(draws, 256), key=key)
+        few = standard_normal(self.generator, min(draws, 256), key=few_key)
         kind = "exact" if self.generator.injective else ("unverified" if fold == 0 else "invalid")
         missed = missing(found, outside_evidence(density, key=wide_key))
         some = jax.vmap(self.affine.inverse)(x[: stein.POINTS])
@@ -238,9 +247,7 @@ class Posterior:
         some = jax.random.permutation(choice_key, len(kept))[: min(draws, stein.POINTS)]
         checks = _stein(kept[some], _scores(density, kept[some]), stein_key)
         if isinstance(self.model, Chains):
-            mixed = convergence.summary(
-                kept.reshape(-1, self.model.chains, self.dim).swapaxes(0, 1)
-            )
+            mixed = convergence.summary(self.model.by_chain(kept))
             rhat = float(np.max(mixed.rhat))
             ess = float(np.min([mixed.ess_bulk, mixed.ess_tail]))
             divergences = self.model.divergences
@@ -254,24 +261,28 @@ class Posterior:
                 **checks,
             )
         said = verdict.of_particles(
-            checks.get("stein_spread"), checks.get("discrepancy_p"), self.dim
+            checks.get("stein_mean"),
+            checks.get("stein_spread"),
+            checks.get("discrepancy_p"),
+            self.dim,
         )
         return Diagnosis(len(kept), said, notes=self.training.notes, **checks)
 
     def resample(
-        self, n: int, *, key: PRNGKeyArray, proposals: int | None = None
+        self, n: Count, *, key: PRNGKeyArray, proposals: Count | None = None
     ) -> Float[Array, "n d"]:
         """n draws by Pareto-smoothed importance resampling of `proposals` (10 n by default) new ones."""
-        self._check(n, key)
+        n = self._count(n, key)
+        proposals = 10 * n if proposals is None else self._count(proposals, key)
         target = self._require_target("resample")
         self._require_density("resample")
         draw_key, choice_key = jax.random.split(key)
         with self._precision():
-            x, log_q, _ = _draw_with_density(self.generator, proposals or 10 * n, draw_key)
+            x, log_q, _ = _draw_with_density(self.generator, proposals, draw_key)
             log_weights, _ = smoothed_log_weights(_log_densities(target, x) - log_q)
             return x[jax.random.categorical(choice_key, log_weights, shape=(n,))]
 
-    def draws(self, n: int, *, key: PRNGKeyArray) -> PyTree:
+    def draws(self, n: Count, *, key: PRNGKeyArray) -> PyTree:
         """n draws by name and in their supports, deterministic sites included, as the target's model knows them."""
         target = self._require_target("draws")
         x = self.sample(n, key=key)
@@ -282,7 +293,7 @@ class Posterior:
         self,
         *,
         key: PRNGKeyArray,
-        draws: int = 4_000,
+        draws: Count = 4_000,
         predictive: bool = True,
         log_likelihood: bool = True,
     ) -> Any:
@@ -292,7 +303,7 @@ class Posterior:
         Pareto-smoothed `log_weight`, normalised), and for NumPyro models `posterior_predictive`, `log_likelihood` and
         `observed_data`. Particles and chains give at most `draws` of what they hold; chains stay apart.
         """
-        self._check(draws, key)
+        draws = self._count(draws, key)
         target = self._require_target("to_arviz")
         export.check(target, draws, predictive=predictive, log_likelihood=log_likelihood)
         draw_key, predict_key = jax.random.split(key)
@@ -320,7 +331,8 @@ class Posterior:
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write a directory of safetensors and JSON that `gpvi.load` reads without the target."""
-        arrays = {name: np.asarray(leaf) for name, leaf in _named_arrays(self.model, self.affine)}
+        parts = (self.model, self.affine, self.auxiliary)
+        arrays = {name: np.asarray(leaf) for name, leaf in _named_arrays(parts)}
         history = {f"history/{name}": values for name, values in self.training.history.items()}
         document = {
             "method": specs.to_json(self.method),
@@ -340,10 +352,12 @@ class Posterior:
         }
         storage.write(directory, document, arrays | history)
 
-    def _check(self, n: int, key: Any) -> None:
+    def _count(self, n: Any, key: Any) -> int:
+        """The number of draws as a static value of the compiled programs, which one of NumPy is not."""
         specs.require_key(key)
-        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+        if not specs.is_whole(n) or n < 1:
             raise InputError(f"the number of draws is {n!r}; it must be a whole number ≥ 1.")
+        return int(n)
 
     def _require_density(self, what: str) -> None:
         if isinstance(self.model, Particles):
@@ -413,8 +427,9 @@ def _from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> P
     )
     with jax.enable_x64(dtype == "float64"):
         method = _as_saved(method, dim, arrays)
-        model, affine = _filled(method, dim, np.dtype(dtype), document["affine"], arrays)
-    return Posterior(method, model, affine, names, record)
+        parts = _filled(method, dim, np.dtype(dtype), document["affine"], arrays)
+    model, affine, auxiliary = parts
+    return Posterior(method, model, affine, names, record, auxiliary=auxiliary)
 
 
 def _as_saved(method: Method, dim: int, arrays: dict[str, np.ndarray]) -> Method:
@@ -447,10 +462,11 @@ def _expect(holds: bool, otherwise: str) -> None:
 
 def _filled(
     method: Method, dim: int, dtype: np.dtype, affine_kind: str, arrays: dict[str, np.ndarray]
-) -> tuple[AbstractGenerator | Particles, Affine]:
-    """The model of a specification with the stored arrays in its leaves, whose shapes must be those it would have.
+) -> Parts:
+    """The parts of a posterior of this specification with the stored arrays in their leaves, whose shapes must fit.
 
-    Nothing of it is computed: only its shape is found.
+    Nothing of them is computed: only their shapes are found. What a solver or critic had learned is None in files that
+    do not hold it.
     """
     import optax
 
@@ -458,14 +474,17 @@ def _filled(
         jnp.sum, dim, dtype=dtype
     )  # building a model needs no more of a target than this
 
-    def build() -> tuple[AbstractGenerator | Particles, Affine]:
-        model = method.init(shape, optax.sgd(0.0), key=jax.random.key(0)).learner.model
+    def build() -> Parts:
+        learner, auxiliary = method.init(shape, optax.sgd(0.0), key=jax.random.key(0))
+        model = learner.model
         model = model.generator if isinstance(model, Sampler) else model
         scale = jnp.zeros((dim,) if affine_kind == "diagonal" else (dim, dim), dtype)
-        return model, Affine(jnp.zeros(dim, dtype), scale)
+        return model, Affine(jnp.zeros(dim, dtype), scale), auxiliary
 
     form = eqx.filter_eval_shape(build)
-    for name, leaf in _named_arrays(*form):
+    if not any(name.startswith("auxiliary") for name in arrays):
+        form = (*form[:2], None)
+    for name, leaf in _named_arrays(form):
         stored = arrays.get(name)
         if stored is None or stored.shape != leaf.shape or stored.dtype != leaf.dtype:
             found = "none" if stored is None else f"{stored.dtype}{list(stored.shape)}"
@@ -473,21 +492,21 @@ def _filled(
                 f"the saved array {name} does not fit {str(method)[:500]}: expected {leaf.dtype}{list(leaf.shape)}, "
                 f"found {found}."
             )
-    filled = {name: jnp.asarray(arrays[name]) for name, _ in _named_arrays(*form)}
+    filled = {name: jnp.asarray(arrays[name]) for name, _ in _named_arrays(form)}
     return tuple(  # pyright: ignore[reportReturnType]
         jax.tree_util.tree_map_with_path(
             lambda path, leaf, prefix=prefix: filled.get(prefix + jax.tree_util.keystr(path), leaf),
             tree,
         )
-        for prefix, tree in zip(("model", "affine"), form, strict=True)
+        for prefix, tree in zip(PREFIXES, form, strict=True)
     )
 
 
-def _named_arrays(model: PyTree, affine: Affine) -> list[tuple[str, Any]]:
+def _named_arrays(parts: Parts) -> list[tuple[str, Any]]:
     """Every array leaf with a name made of its path."""
     return [
         (prefix + jax.tree_util.keystr(path), leaf)
-        for prefix, tree in (("model", model), ("affine", affine))
+        for prefix, tree in zip(PREFIXES, parts, strict=True)
         for path, leaf in jax.tree.leaves_with_path(tree)
         if eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
     ]

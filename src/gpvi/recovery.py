@@ -1,5 +1,6 @@
 """Going back: what is kept of a run, and what happens when a step is not finite."""
 
+import functools
 from typing import NamedTuple
 
 import equinox as eqx
@@ -43,9 +44,9 @@ class Run:
 
     def ending(self, steps: int) -> str:
         """How long it took, and why not longer."""
-        if self.stopped is None:
-            return f"{steps:,} steps"
-        return f"stopped after {self.done:,} of at most {steps:,} steps: {self.stopped}"
+        if self.stopped is not None:
+            return f"stopped after {self.done:,} of at most {steps:,} steps: {self.stopped}"
+        return f"{steps:,} steps" if self.done == steps else f"{self.done:,} of {steps:,} steps"
 
     def warn(self, note: str | None) -> None:
         """Something the user should know."""
@@ -98,7 +99,7 @@ def rejections(history: dict[str, np.ndarray]) -> str | None:
     if not share > TOLERATED:
         return None
     return (
-        f"{share:.0%} of the last draws fell where log p is not finite, and counted for nothing: the posterior is not "
+        f"{share:.0%} of the last draws fell where log p is not finite, and had no score: the posterior is not "
         "known there. Write a coordinate with a bounded range in an unconstrained one (see target.debug())"
     )
 
@@ -121,11 +122,11 @@ def first_failure(terms: dict[str, np.ndarray], arrays: PyTree) -> Failure | Non
         name = min(steps, key=lambda name: steps[name])
         lanes = np.asarray(np.any([where.any(-1) for where in bad.values()], axis=0))
         return Failure(steps[name], name, lanes)
-    if _all_finite(arrays):
-        return None
     values = next(iter(terms.values()))
-    everywhere = np.ones(values.shape[:-1], bool)
-    return Failure(values.shape[-1] - 1, "the state", everywhere, reported=False)
+    lanes = np.logical_not(_finite(arrays, values.ndim - 1), out=np.empty(values.shape[:-1], bool))
+    if not lanes.any():
+        return None
+    return Failure(values.shape[-1] - 1, "the state", lanes, reported=False)
 
 
 def _with_half_the_step_size(state: State, lanes: np.ndarray) -> State:
@@ -134,7 +135,10 @@ def _with_half_the_step_size(state: State, lanes: np.ndarray) -> State:
     return state._replace(learner=state.learner._replace(damping=halved))
 
 
-@jax.jit
-def _all_finite(arrays: PyTree) -> Bool[Array, ""]:
+@functools.partial(jax.jit, static_argnums=1)
+def _finite(arrays: PyTree, leading: int) -> Bool[Array, "..."]:
+    """Whether a state is finite, for each lane where it has a leading axis of them."""
     floats = jax.tree.leaves(eqx.filter(arrays, eqx.is_inexact_array))
-    return jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in floats]))
+    axes = [tuple(range(leading, leaf.ndim)) for leaf in floats]
+    each = [jnp.isfinite(leaf).all(axis) for leaf, axis in zip(floats, axes, strict=True)]
+    return jnp.all(jnp.stack(each), 0)

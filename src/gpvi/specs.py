@@ -7,10 +7,12 @@ printed, compared, hashed, and rebuilt by name from a closed registry without ex
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, dataclass_transform
+from types import UnionType
+from typing import Any, TypeVar, dataclass_transform, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gpvi.errors import InputError, NotAvailableError, StorageError, UnknownOptionError
 
@@ -30,20 +32,42 @@ def spec(cls: type[Spec]) -> type[Spec]:
         for name in options:
             if name not in names:
                 raise UnknownOptionError(f"option of {cls.__name__}", name, names)
-        assign(self, *args, **options)
+        assign(self, *map(_plain, args), **{name: _plain(each) for name, each in options.items()})
 
     made.__init__ = construct  # pyright: ignore[reportAttributeAccessIssue]
     _registry[cls.__name__] = made
     return made
 
 
-def resolve(value: Any, shorthands: Mapping[str, Callable[[], Any]], kind: str) -> Any:
-    """Turn a shorthand string into the object it stands for; pass objects through."""
-    if not isinstance(value, str):
-        return value
-    if value not in shorthands:
-        raise UnknownOptionError(kind, value, shorthands)
-    return shorthands[value]()
+def _plain(value: Any) -> Any:
+    """Scalars of NumPy as those of Python, and lists as tuples: what JSON knows and a hash takes."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
+
+
+def resolve(
+    value: Any, shorthands: Mapping[str, Callable[[], Any]], kind: str, of: type | UnionType
+) -> Any:
+    """Turn a shorthand string into the object it stands for; pass objects `of` the right type through."""
+    if isinstance(value, str):
+        if value not in shorthands:
+            raise UnknownOptionError(kind, value, shorthands)
+        return shorthands[value]()
+    if isinstance(value, type) or not isinstance(value, of):
+        names = ", ".join(map(repr, shorthands))
+        example = type(next(iter(shorthands.values()))()).__name__
+        raise InputError(
+            f"{kind} is {value!r}; pass {names}, or an object such as {example}() with options of its own."
+        )
+    return value
+
+
+def require_instance(name: str, value: Any, of: type | UnionType) -> None:
+    """Refuse what is not an object of one of these types: a class without its parentheses, a name."""
+    if isinstance(value, type) or not isinstance(value, of):
+        types = ", ".join(f"{each.__name__}(…)" for each in get_args(of | None)[:-1])
+        raise InputError(f"{name} is {value!r}; it must be an object: {types}.")
 
 
 def require_choice(value: Any, valid: tuple[str, ...], kind: str) -> None:
@@ -52,9 +76,19 @@ def require_choice(value: Any, valid: tuple[str, ...], kind: str) -> None:
         raise UnknownOptionError(kind, value, valid)
 
 
-def require_positive(name: str, value: int | float, remedy: str) -> None:
-    """Refuse a number that is not > 0."""
-    if not value > 0:
+def is_whole(value: Any) -> bool:
+    """Whether it is a whole number, of Python or NumPy."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number, of Python or NumPy."""
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def require_positive(name: str, value: Any, remedy: str) -> None:
+    """Refuse what is not a number > 0."""
+    if not is_number(value) or not value > 0:
         raise InputError(f"{name} is {value!r}; it must be > 0. {remedy}")
 
 
@@ -70,7 +104,7 @@ def require_key(key: Any) -> None:
 
 def require_count(name: str, value: Any, remedy: str) -> None:
     """Refuse what is not a whole number ≥ 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if not is_whole(value) or value < 1:
         raise InputError(f"{name} is {value!r}; it must be a whole number ≥ 1. {remedy}")
 
 

@@ -216,38 +216,53 @@ class _Density:
     """The compiled log-density: batches of points in, float64 host arrays out; −inf for NaN."""
 
     def __init__(self, log_density: LogDensity, dim: int):
-        def curvature(x):
-            score, pull = jax.vjp(jax.grad(log_density), x)
-            rows = jnp.eye(dim, dtype=x.dtype)
-            return score, -jax.lax.map(lambda row: pull(row)[0], rows, batch_size=_BATCH)
-
         self.scored = 0
+        self._log_density = log_density
         self._wide = _compiles_in_float64(log_density, dim)
-        self._values = jax.jit(jax.vmap(log_density))
-        self._scores = jax.jit(jax.vmap(jax.value_and_grad(log_density)))
-        self._curvature = jax.jit(curvature)
 
     def values(self, x: Points) -> Values:
         """log p at the rows of x."""
-        values = np.concatenate([self._call(self._values, rows) for rows in _batches(x)])[: len(x)]
+        values = np.concatenate([self._call(_values, rows) for rows in _batches(x)])[: len(x)]
         return np.where(np.isfinite(values), values, -np.inf)
 
     def scores(self, x: Points) -> tuple[Values, Points]:
         """log p and ∇log p at the rows of x."""
         self.scored += len(x)
-        pairs = [self._call(self._scores, rows) for rows in _batches(x)]
+        pairs = [self._call(_scores, rows) for rows in _batches(x)]
         values, scores = (np.concatenate(parts)[: len(x)] for parts in zip(*pairs, strict=True))
         finite = np.isfinite(values) & np.isfinite(scores).all(1)
         return np.where(finite, values, -np.inf), scores
 
     def curvature(self, x: Vector) -> tuple[Vector, Matrix]:
         """∇log p and −∇²log p at x."""
-        score, hessian = self._call(self._curvature, x)
+        score, hessian = self._call(_curvature, x)
         return score, 0.5 * (hessian + hessian.T)
 
     def _call(self, function: Callable, x: np.ndarray):
         with jax.enable_x64(True) if self._wide else nullcontext():
-            return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), function(x))
+            found = function(self._log_density, x)
+            return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), found)
+
+
+@eqx.filter_jit
+def _values(log_density: LogDensity, x: Float[Array | np.ndarray, "n d"]) -> Float[Array, " n"]:
+    return jax.vmap(log_density)(jnp.asarray(x))
+
+
+@eqx.filter_jit
+def _scores(
+    log_density: LogDensity, x: Float[Array | np.ndarray, "n d"]
+) -> tuple[Float[Array, " n"], Float[Array, "n d"]]:
+    return jax.vmap(jax.value_and_grad(log_density))(jnp.asarray(x))
+
+
+@eqx.filter_jit
+def _curvature(
+    log_density: LogDensity, x: Float[Array | np.ndarray, " d"]
+) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
+    score, pull = jax.vjp(jax.grad(log_density), jnp.asarray(x))
+    rows = jnp.eye(len(x), dtype=score.dtype)
+    return score, -jax.lax.map(lambda row: pull(row)[0], rows, batch_size=_BATCH)
 
 
 def _prepare(

@@ -4,6 +4,7 @@ The mini-batch form replaces the log-likelihood of all N data by N/B times that 
 log p(x) = (N/B Σ_{i∈batch} log p(y_i | x) + log p(x)) / T, whose score is unbiased for the full one.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -21,6 +22,7 @@ from gpvi.indexing import index_out_of_range
 from gpvi.mesh import rows
 from gpvi.models import Model
 from gpvi.preflight import Preflight, preflight
+from gpvi.specs import is_number, is_whole
 from gpvi.stream import Stream
 
 SAMPLED_ROWS = 10_000
@@ -57,6 +59,20 @@ class Density(Protocol):
 
 BESIDE = 0.1
 """How far from an origin without a gradient training starts, in each coordinate."""
+
+
+def _checked_names(names: Any, dim: int) -> tuple[str, ...]:
+    found = tuple(names)
+    if isinstance(names, str) or not all(isinstance(name, str) for name in found):
+        raise InputError(f"names is {names!r}; give a list of strings, one for each coordinate.")
+    if len(found) != dim:
+        raise InputError(f"{len(found)} names for dim={dim}: give one name for each coordinate.")
+    if len(set(found)) < dim:
+        twice = next(name for name, times in Counter(found).items() if times > 1)
+        raise InputError(
+            f"names holds {twice!r} twice; draws by name would lose a coordinate. Give each its own."
+        )
+    return found
 
 
 class _NoGradientError(InputError):
@@ -151,9 +167,9 @@ class Target(eqx.Module):
             raise InputError(
                 "dim is missing: pass dim=d, the length of the vector x, or initial=, a point."
             )
-        if isinstance(dim, bool) or not isinstance(dim, int | np.integer) or dim < 1:
+        if not is_whole(dim) or dim < 1:
             raise InputError(f"dim is {dim!r}; it must be a whole number ≥ 1.")
-        if not temperature > 0 or not np.isfinite(temperature):
+        if not is_number(temperature) or not temperature > 0 or not np.isfinite(temperature):
             raise InputError(
                 f"temperature is {temperature!r}; it must be finite and > 0 (1 is the posterior)."
             )
@@ -171,11 +187,7 @@ class Target(eqx.Module):
             raise InputError(
                 "initial holds NaN or infinity; give a point where the log-density is finite."
             )
-        self.naming = names if names is None or callable(names) else tuple(names)
-        if isinstance(self.naming, tuple) and len(self.naming) != self.dim:
-            raise InputError(
-                f"{len(self.naming)} names for dim={self.dim}: give one name for each coordinate."
-            )
+        self.naming = names if names is None or callable(names) else _checked_names(names, self.dim)
         with self.precision():
             self.initial = jnp.asarray(point, self.dtype)
             self.data = _checked_data(data)
@@ -185,9 +197,10 @@ class Target(eqx.Module):
         self._log_density = log_density
         self._log_likelihood = log_likelihood
         self._log_prior = log_prior
-        if batch_size is not None and not 1 <= batch_size <= (self.size or 0):
+        most = self.size or 0
+        if batch_size is not None and not (is_whole(batch_size) and 1 <= batch_size <= most):
             raise InputError(
-                f"batch_size is {batch_size!r}; it must be between 1 and the number of data, {self.size or 0}."
+                f"batch_size is {batch_size!r}; it must be between 1 and the number of data, {most}."
             )
         self.batch_size = batch_size
         self.model = model
@@ -409,10 +422,27 @@ class Target(eqx.Module):
         """What the given functions return at x, before it is scaled."""
         if self._log_likelihood is None:
             return self._log_density(x)  # pyright: ignore[reportOptionalCall]
-        few = isinstance(self.data, Stream)
-        data = self.batch(np.arange(min(8, self.data.size))) if few else self.data
-        total = jnp.sum(self._log_likelihood(x, data))
+        total = jnp.sum(self._log_likelihood(x, self._some_data()))
         return total if self._log_prior is None else total + self._log_prior(x)
+
+    def _some_data(self) -> PyTree:
+        """All of them; a few of a stream."""
+        few = isinstance(self.data, Stream)
+        return self.batch(np.arange(min(8, self.data.size))) if few else self.data
+
+    def _check_terms(self, shape: jax.ShapeDtypeStruct) -> None:
+        """Refuse a likelihood of more values than data, as (N, 1) less (N,) makes them, whose sum looks like any."""
+        if self._log_likelihood is None:
+            return
+        data, log_likelihood = self._some_data(), self._log_likelihood
+        number = jax.tree.leaves(data)[0].shape[0]
+        terms = jax.eval_shape(lambda x: jnp.asarray(log_likelihood(x, data)), shape)
+        if terms.size not in (1, number):
+            raise InputError(
+                f"log_likelihood returns shape {terms.shape} for {number} data; it must return ({number},), a value "
+                f"for each, or their sum. ({number}, 1) against ({number},) broadcasts to ({number}, {number}): "
+                "compare the shapes inside it."
+            )
 
     def score(self, x: Float[Array, " d"], batch: PyTree = None) -> Float[Array, " d"]:
         """∇ log p(x)."""
@@ -473,6 +503,7 @@ class Target(eqx.Module):
             )
         if not jnp.issubdtype(out.dtype, jnp.floating):
             raise InputError(f"the log-density returns dtype {out.dtype}; it must return a float.")
+        self._check_terms(shape)
         batch = self.sample() if batch_size is None else self.batch(jnp.arange(batch_size))
         try:
             value, slope = _value_and_slope(self, self.initial, batch)
@@ -606,7 +637,7 @@ def scores(target: Density, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
 
 
 def evaluate(target: Density, x: Float[Array, "n d"], batch: PyTree = None) -> Evaluation:
-    """log p and scores at the rows of x; a draw with a non-finite value or score counts for nothing."""
+    """log p and scores at the rows of x; a draw with a non-finite value or score is masked out."""
     value_and_score = jax.vmap(jax.value_and_grad(target.log_density), (0, None))
     log_density, score = rows(value_and_score(rows(x), batch))
     finite = jnp.isfinite(log_density) & jnp.isfinite(score).all(1)

@@ -26,6 +26,11 @@ TRUSTED_RHAT, DOUBTFUL_RHAT = 1.01, 1.05
 TRUSTED_ESS = 400
 NARROW, WIDE = 0.8, 1.25
 """Spread of the draws over that of the posterior, from Stein's identity, where a method without density is believed."""
+MEAN_ERRORS = 4.0
+"""Standard errors of the mean score beyond which a mean is off; particles at rest have it at 0."""
+RULED_OUT = 0.01
+"""The kernel Stein test's p below which the draws are not the posterior's; particles at rest, evener than chance, have
+it near 1."""
 
 
 class Verdict(NamedTuple):
@@ -154,16 +159,26 @@ def of_chains(rhat: float, ess: float, divergences: int) -> Verdict:
 
 
 def of_particles(
-    stein_spread: tuple[float, float] | None, p_value: float | None, dim: int
+    stein_mean: float | None,
+    stein_spread: tuple[float, float] | None,
+    p_value: float | None,
+    dim: int,
 ) -> Verdict:
     """For methods whose draws have neither density nor chains."""
-    if stein_spread is None:
+    if stein_mean is None or stein_spread is None or p_value is None:
         return Verdict(
             "do not trust",
             "the score is not finite at the particles",
             "Look at target.debug().",
         )
     narrowest, widest = stein_spread
+    if not stein_mean <= MEAN_ERRORS:
+        return Verdict(
+            "do not trust",
+            f"the mean score is {stein_mean:.0f} standard errors from 0 in some coordinate: the particles are not "
+            "where the posterior is",
+            "Train longer, or start closer.",
+        )
     if narrowest < NARROW:
         return Verdict(
             "do not trust",
@@ -176,6 +191,12 @@ def of_particles(
             "do not trust",
             f"the particles are {widest:.2f} times too wide in some coordinate",
             "Train longer, or start closer.",
+        )
+    if p_value < RULED_OUT:
+        return Verdict(
+            "do not trust",
+            f"the kernel Stein test has p = {p_value:.3f}: draws of the posterior would not lie like this",
+            "Train longer, with more particles, or use GPVI.",
         )
     return Verdict(
         "no fault seen",

@@ -204,15 +204,13 @@ class _BayesianMLP(BaseEstimator):
         parts = [self.predictive_.sample(X, at_once, key=each) for each in keys]
         return np.concatenate([np.asarray(part) for part in parts])[:n_samples]
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the target, which holds the data a second time and functions."""
-        state: dict[str, Any] = dict(super().__getstate__())  # pyright: ignore[reportAssignmentType, reportArgumentType, reportCallIssue]
-        if "posteriors_" in state:
-            state["posteriors_"] = tuple(
-                Posterior(whole.method, whole.model, whole.affine, whole.names, whole.training)
-                for whole in state["posteriors_"]
-            )
-        return state
+    def _log_prob(self, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """log p(y | x, data) of each row, for y as the networks see it."""
+
+        def of_rows(rows: np.ndarray, y: np.ndarray) -> tuple[Any]:
+            return (self.predictive_.log_prob(rows, y, **self._networks()),)
+
+        return _in_blocks(of_rows, self.x_scaler_.transform(X), y)[0]
 
 
 class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
@@ -340,12 +338,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
         """log p(y | x, data) of each row, in the units of y; its negative mean is the test NLL."""
         check_is_fitted(self)
         X, y = self._validated(X, y, reset=False)
-
-        def of_rows(rows: np.ndarray, y: np.ndarray) -> tuple[Any]:
-            return (self.predictive_.log_prob(rows, y, **self._networks()),)
-
-        (found,) = _in_blocks(of_rows, self.x_scaler_.transform(X), self._encoded(y))
-        return found - np.log(self.y_scaler_.scale).sum()
+        return self._log_prob(X, self._encoded(y)) - np.log(self.y_scaler_.scale).sum()
 
     def _validated(self, X: Table, y: Table, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         options = {"dtype": np.float64, "multi_output": True, "y_numeric": True}
@@ -480,9 +473,8 @@ class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
     def log_prob(self, X: Table, y: Table) -> np.ndarray:
         """log p(y | x, data) of each row's label; its negative mean is the test NLL."""
         check_is_fitted(self)
-        _, y = self._validated(X, y, reset=False)
-        chosen = np.take_along_axis(self.predict_proba(X), self._encoded(y)[:, None], 1)[:, 0]
-        return np.log(chosen)
+        X, y = self._validated(X, y, reset=False)
+        return self._log_prob(X, self._encoded(y))
 
     def _validated(self, X: Table, y: Table, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         X, y = validate_data(self, X, y, reset=reset, dtype=np.float64)
@@ -517,12 +509,7 @@ def _as_method(given: Any, dim: int, members: int) -> Method:
     """A method from itself or its name, with the generator and scales that networks need."""
     makers = {name: partial(make, dim) for name, make in named_methods().items()}
     makers["gpvi"] = partial(_gpvi, dim, DRAWS if members == 1 else MEMBER_DRAWS)
-    method = resolve(given, makers, "method")
-    if isinstance(method, type) or not isinstance(method, Method):
-        raise InputError(
-            f"method is {given!r}; pass a name such as 'gpvi', or a method with its options, such as gpvi.SVGD()."
-        )
-    return method
+    return resolve(given, makers, "method", Method)
 
 
 def named_methods() -> dict[str, Callable[[int], Method]]:

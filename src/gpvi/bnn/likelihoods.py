@@ -181,16 +181,14 @@ class Gaussian(_Plain):
     def __post_init__(self):
         if isinstance(self.noise, int | float):
             require_positive("noise (σ)", self.noise, "Give a standard deviation, or 'learned'.")
-        elif not isinstance(resolve(self.noise, _NOISE, "noise"), NoisePrior):
-            raise InputError(
-                f"noise is {self.noise!r}; pass a number, 'learned', 'sampled' or a prior such as HalfCauchy()."
-            )
+        else:
+            self._prior()
         require_positive("start_noise", self.start_noise, "Try 0.3.")
 
     def _prior(self) -> NoisePrior | None:
         if isinstance(self.noise, int | float):
             return None
-        return resolve(self.noise, _NOISE, "noise")
+        return resolve(self.noise, _NOISE, "noise", NoisePrior)
 
     def _noise(self, extra: Extra) -> Array:
         return jnp.asarray(self.noise) if isinstance(self.noise, int | float) else jnp.exp(extra)
@@ -387,12 +385,7 @@ _SHORTHANDS = {
 
 def as_likelihood(value: Any) -> Likelihood:
     """A likelihood from itself or its shorthand, its name in lower case."""
-    likelihood = resolve(value, _SHORTHANDS, "likelihood")
-    if isinstance(likelihood, type) or not isinstance(likelihood, Likelihood):
-        raise InputError(
-            f"likelihood is {value!r}; pass one of {', '.join(_SHORTHANDS)}, or an object such as Gaussian(noise=0.1)."
-        )
-    return likelihood
+    return resolve(value, _SHORTHANDS, "likelihood", Likelihood)
 
 
 def _columns(y: Any, columns: int, kind: str) -> np.ndarray:

@@ -31,7 +31,7 @@ from gpvi.carriers import Particles, standard_normal
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import AbstractGenerator
 from gpvi.posterior import Posterior
-from gpvi.specs import require_key
+from gpvi.specs import is_whole, require_key
 
 DRAWS = 1_000
 """Networks where nobody says how many."""
@@ -256,7 +256,7 @@ def _stacked(generators: Sequence[AbstractGenerator]) -> AbstractGenerator:
 
 
 def _count(draws: Any) -> int:
-    if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
+    if not is_whole(draws) or draws < 1:
         raise InputError(f"the number of networks is {draws!r}; it must be a whole number ≥ 1.")
     return int(draws)
 
@@ -296,7 +296,10 @@ def _stream(
 
 
 class _Moments(eqx.Module):
-    """Running mean and sum of squares about it, joined block by block (Chan, Golub and LeVeque 1979)."""
+    """Running mean and sum of squares about it, joined block by block (Chan, Golub and LeVeque 1979).
+
+    A block may hold nothing that counts.
+    """
 
     number: Array
     mean: Array
@@ -308,12 +311,12 @@ class _Moments(eqx.Module):
 
     def joined(self, values: Float[Array, "k ..."], counts: Float[Array, " k"]) -> "_Moments":
         number = counts.sum()
-        total = self.number + number
-        mean = jnp.tensordot(counts, values, 1) / number
+        total = jnp.maximum(self.number + number, 1)
+        mean = jnp.tensordot(counts, values, 1) / jnp.maximum(number, 1)
         squares = jnp.tensordot(counts, (values - mean) ** 2, 1)
         gap = mean - self.mean
         return _Moments(
-            total,
+            self.number + number,
             self.mean + gap * (number / total),
             self.squares + squares + gap**2 * (self.number * number / total),
         )

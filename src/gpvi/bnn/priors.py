@@ -159,9 +159,4 @@ def as_prior(value: Any) -> Prior:
         "mixture": ScaleMixture,
         "sparse": Sparse,
     }
-    prior = resolve(value, shorthands, "prior")
-    if isinstance(prior, type) or not isinstance(prior, Prior):
-        raise InputError(
-            f"prior is {value!r}; pass {', '.join(map(repr, shorthands))} or one of gpvi.bnn's priors, such as FanIn()."
-        )
-    return prior
+    return resolve(value, shorthands, "prior", Prior)

@@ -335,7 +335,7 @@ def picture(case: str) -> np.ndarray:
 def measured(
     case: str, posterior: Posterior, draws: int, *, key: Array
 ) -> tuple[dict[str, float], np.ndarray]:
-    """All distances from one set of draws, and the draws."""
+    """All distances, and the draws that those by a grid are from."""
     diagnosis = posterior.diagnose(key=key, draws=draws)
     assert diagnosis.elbo is not None
     points = np.asarray(posterior.sample(draws, key=key))

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray
 
-from gpvi.errors import InputError
 from gpvi.generators.base import (
     AbstractGenerator,
     ConditionalScale,
@@ -55,7 +54,9 @@ class SplineFlow:
     scale: float = 1.0
 
     def __post_init__(self):
-        for name in ("layers", "knots", "interval", "width", "scale"):
+        for name in ("layers", "knots", "width", "depth"):
+            require_count(f"{name} of the spline flow", getattr(self, name), "Try the default.")
+        for name in ("interval", "scale"):
             require_positive(f"{name} of the spline flow", getattr(self, name), "Try the default.")
 
     def build(self, dim: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> SplineHead:
@@ -224,12 +225,8 @@ class Triangular:
 
     def flow(self) -> AffineFlow | SplineFlow:
         """The specification of T."""
-        head = resolve(self.head, {"affine": AffineFlow, "spline": SplineFlow}, "head")
-        if not isinstance(head, AffineFlow | SplineFlow):
-            raise InputError(
-                f"head is {head!r}; pass 'affine', 'spline', AffineFlow() or SplineFlow()."
-            )
-        return head
+        shorthands = {"affine": AffineFlow, "spline": SplineFlow}
+        return resolve(self.head, shorthands, "head", AffineFlow | SplineFlow)
 
     def head_size(self, dim: int) -> int:
         """k in this dimension."""

@@ -155,7 +155,8 @@ def decaying(algorithm: str, learning_rate: float, *rounds: int) -> optax.Gradie
     def one(steps: int) -> optax.Schedule:
         warm_up = max(1, steps // 50)
         length = max(steps, warm_up + 1)
-        return optax.warmup_cosine_decay_schedule(0.0, learning_rate, warm_up, length)
+        first = learning_rate / (warm_up + 1)
+        return optax.warmup_cosine_decay_schedule(first, learning_rate, warm_up, length)
 
     ends = list(itertools.accumulate(rounds))
     return OPTIMIZERS[algorithm](optax.join_schedules([one(r) for r in rounds], ends[:-1]))

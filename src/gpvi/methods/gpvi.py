@@ -18,7 +18,14 @@ from gpvi.methods.base import About, Info, Learner, State, built, decaying_adam
 from gpvi.methods.reverse_kl import default_draws, l2_gradient, pathwise_gradient
 from gpvi.products import added_up, norm
 from gpvi.pullback import push, scale_gradient
-from gpvi.specs import require_choice, require_count, require_positive, resolve, spec
+from gpvi.specs import (
+    require_choice,
+    require_count,
+    require_instance,
+    require_positive,
+    resolve,
+    spec,
+)
 from gpvi.target import Density, evaluate
 
 ROUNDS = (500, 1_000, 2_000, 4_000)
@@ -64,6 +71,7 @@ class GPVI:
     )
 
     def __post_init__(self):
+        require_instance("generator", self.generator, Generator)
         require_choice(self.gradient, ("pathwise", "functional", "l2"), "gradient")
         if self.particles is not None:
             require_count("particles", self.particles, "The paper uses 100.")
@@ -219,4 +227,5 @@ class GPVI:
     def _noise_kernel(self) -> OnNoise:
         if isinstance(self.kernel, Kernel):
             return OnNoise("head", self.kernel)
-        return resolve(self.kernel, {"head": OnNoise, "full": lambda: OnNoise("full")}, "kernel")
+        shorthands = {"head": OnNoise, "full": lambda: OnNoise("full")}
+        return resolve(self.kernel, shorthands, "kernel", OnNoise)

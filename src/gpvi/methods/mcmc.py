@@ -164,7 +164,8 @@ class MarkovChains:
             jnp.maximum(after, 0) // self.thin,
             moved.walkers.position,
             moved.divergent,
-            when=(after >= 0) & (after % self.thin == self.thin - 1),
+            begins=after % self.thin == 0,
+            ends=(after >= 0) & (after % self.thin == self.thin - 1),
         )
         tuning = self._tuned(tuning, done, moved.walkers.position, moved.acceptance.mean())
         dtype = target.dtype

@@ -46,10 +46,12 @@ def default_draws(dim: int) -> int:
 
 
 def _bound(at: Evaluation, log_det: Float[Array, " n"], z: Float[Array, "n d"]) -> Info:
+    """The ELBO of q restricted to where log p is finite, which adds the logarithm of that share, and its parts."""
+    kept = jnp.log1p(-at.rejected)
     entropy = log_det - jax.vmap(log_standard_normal)(z)
     return {
         "log_density": at.mean(at.log_density),
-        "entropy": at.mean(entropy),
-        "elbo": at.mean(at.log_density + entropy),
+        "entropy": at.mean(entropy) + kept,
+        "elbo": at.mean(at.log_density + entropy) + kept,
         "rejected": at.rejected,
     }

@@ -28,7 +28,7 @@ from gpvi.kernels import Kernel, as_kernel
 from gpvi.methods.base import About, Info, Learner, State, built, decaying_adam
 from gpvi.products import norm
 from gpvi.pullback import push
-from gpvi.specs import require_count, require_positive, spec
+from gpvi.specs import require_count, require_instance, require_positive, spec
 from gpvi.target import Density, evaluate
 
 
@@ -76,6 +76,8 @@ class Transport:
         require_positive(
             "learning_rate", self.learning_rate, "Try 0.05 for particles, 3e-3 for networks."
         )
+        if self.annealing is not None:
+            require_instance("annealing", self.annealing, Annealing)
         self.direction()
 
     @property
@@ -187,6 +189,7 @@ class Amortized(Transport):
 
     def __post_init__(self):
         super().__post_init__()
+        require_instance("generator", self.generator, Generator)
         if self.batches not in (1, 2):
             raise InputError(
                 f"batches is {self.batches!r}; it must be 1 (x′ = x) or 2 (drawn apart)."
@@ -236,6 +239,7 @@ class _KSD:
 
     def direction(self) -> KSDDirection:
         """A learned critic."""
+        require_instance("critic", self.critic, KSDDirection)
         return self.critic
 
 

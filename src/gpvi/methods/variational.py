@@ -15,7 +15,6 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
 from gpvi.carriers import standard_normal
-from gpvi.errors import InputError
 from gpvi.generators import (
     AbstractGenerator,
     Autoregressive,
@@ -246,13 +245,7 @@ class NormalizingFlow(Variational):
             "planar": Planar,
             "autoregressive": Autoregressive,
         }
-        flow = resolve(self.kind, shorthands, "kind of flow")
-        if not isinstance(flow, SplineFlow | Planar | Autoregressive):
-            raise InputError(
-                f"kind is {flow!r}; pass 'spline', 'planar' or 'autoregressive', or a SplineFlow, Planar or "
-                "Autoregressive with options of its own."
-            )
-        return flow
+        return resolve(self.kind, shorthands, "kind of flow", SplineFlow | Planar | Autoregressive)
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,5 +1,7 @@
 """Whether a part of the posterior is missed: against mixtures and Gaussians with known evidence."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,8 @@ import pytest
 
 import gpvi
 from gpvi.affine import Affine
-from gpvi.coverage import inside_evidence, missing, outside_evidence
+from gpvi.coverage import Outside, inside_evidence, missing, outside_evidence
+from gpvi.diagnostics import importance
 from gpvi.generators import Linear
 from gpvi.generators.linear import LinearMap
 from gpvi.target import Whitened
@@ -53,3 +56,47 @@ def test_in_many_dimensions_nothing_is_claimed():
     outside = outside_evidence(density, key=jax.random.key(1))
     assert outside is None
     assert missing(inside_evidence(density, exact, key=jax.random.key(2)), outside) is None
+
+
+def apart(x):
+    """Half at −100 with sd 1, half at 100 with sd 10: between them there is nothing."""
+    left, right = (jax.scipy.stats.norm.logpdf(x, at, sd) for at, sd in ((-100, 1), (100, 10)))
+    return jnp.logaddexp(left, right)[0] - math.log(2)
+
+
+def test_the_start_remembers_modes_that_training_loses(tmp_path):
+    """A wide Gaussian has too few draws in either mode; the paths of the start end in both."""
+    target = gpvi.Target(apart, dim=1)
+    one_mode = gpvi.GPVI(generator=gpvi.generators.Linear(), particles=64)
+    posterior = gpvi.fit(target, one_mode, key=jax.random.key(0), steps=2_000, progress=False)
+    known = posterior.training.evidence
+    assert known is not None
+    assert known.log_evidence == pytest.approx(0, abs=5 * known.se)
+    found = posterior.diagnose(key=jax.random.key(1))
+    assert found.missing == pytest.approx(0.5, abs=0.05)
+    assert found.verdict.level == "do not trust"
+    posterior.save(tmp_path / "saved")
+    loaded = gpvi.load(tmp_path / "saved")
+    assert loaded.training.evidence == known
+    assert loaded.with_target(target).diagnose(key=jax.random.key(1)).missing == found.missing
+
+
+def test_what_the_start_saw_is_not_held_against_another_target():
+    target = gpvi.Target(lambda x: -0.5 * (x**2).sum(), dim=50)
+    higher = gpvi.Target(lambda x: 3 - 0.5 * (x**2).sum(), dim=50)
+    method = gpvi.MeanFieldVI()
+    posterior = gpvi.fit(target, method, key=jax.random.key(0), steps=100, progress=False)
+    density = [Whitened(each, posterior.affine) for each in (target, higher)]
+    known = posterior.training.evidence
+    assert known is not None
+    assert known.evidence(density[0]) is not None
+    assert known.evidence(density[1]) is None
+    assert posterior.with_target(higher).diagnose(key=jax.random.key(1)).missing is None
+
+
+def test_the_largest_of_what_is_missed_counts():
+    inside = importance(jnp.zeros(4_000))[0]
+    nothing, half = Outside(0.0, 0.01), Outside(math.log(2), 0.01)
+    assert missing(inside, nothing, half) == pytest.approx(0.5)
+    assert missing(inside, None, nothing) == 0.0
+    assert missing(inside, None, None) is None

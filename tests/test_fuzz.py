@@ -31,7 +31,9 @@ import typer
 import gpvi
 from gpvi import checkpoint, records, storage
 from gpvi.affine import Affine
+from gpvi.checkpoint import Start
 from gpvi.cli import app, fitting, running, userfile
+from gpvi.coverage import FromStart
 from gpvi.data import cifar10, mnist, posteriordb, uci
 from gpvi.errors import GPVIError
 from gpvi.posterior import Posterior, Training
@@ -112,7 +114,12 @@ class Checkpoint(Saved):
     def _open(self, folder):
         found = checkpoint.Checkpoints(folder / "run")
         affine = Affine.identity(2, np.dtype("float32"))
-        found.open({"method": "m", "key": "k"}, [0.5, 1.0], affine, "somewhere")
+        found.open(
+            {"method": "m", "key": "k"},
+            [0.5, 1.0],
+            affine,
+            [Start(affine, "somewhere", FromStart(-1.0, 0.1, -2.0))],
+        )
         return found
 
     def make(self, folder):
@@ -123,7 +130,7 @@ class Checkpoint(Saved):
     def read(self, folder):
         saves = self._open(folder)
         with saves.held():
-            saves.start(gpvi.Target(lambda x: -0.5 * x @ x, dim=2))
+            saves.starts(gpvi.Target(lambda x: -0.5 * x @ x, dim=2))
             found = saves.resumed(0, self._run())
         if any("damaged" in note for note in found.notes):
             raise GPVIError(found.notes[-1])

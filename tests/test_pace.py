@@ -63,7 +63,7 @@ def test_the_judge(before, now, missed, stops, monkeypatch):
     monkeypatch.setattr(pace, "inside_evidence", lambda *args, **options: now)
     monkeypatch.setattr(pace, "missing", lambda *args: missed)
     target = gpvi.Target(gaussian, dim=1)
-    judge = Judge(target, lambda: None, key=jax.random.key(0))
+    judge = Judge(target, tuple, key=jax.random.key(0))
     judge.last = None if before is None else Assessment(before, 0.0)
     state = SMALL.init(target, SMALL.default_optimizer(1), key=jax.random.key(0))
     why = judge(state)
@@ -126,7 +126,7 @@ def test_the_two_evidences_share_no_noise(monkeypatch):
 
     def inside(density, model, *, key):
         keys["inside"] = key
-        return seen(-1.0, 0.99)
+        return seen(np.log(2 * np.pi), 0.99)
 
     monkeypatch.setattr(pace, "inside_evidence", inside)
     monkeypatch.setattr(importlib.import_module("gpvi.fit"), "outside_evidence", outside)

@@ -20,10 +20,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray, PyTree
+from jaxtyping import PRNGKeyArray, PyTree
 
 from gpvi import hosts, lock, specs, storage
 from gpvi.affine import Affine
+from gpvi.coverage import FromStart
 from gpvi.diagnostics import Importance
 from gpvi.errors import InputError, OtherRunError, StorageError
 from gpvi.pace import Assessment
@@ -107,11 +108,19 @@ def _digest(*parts: bytes) -> str:
     return found.hexdigest()
 
 
+class Start(NamedTuple):
+    """Where a run begins: the coordinates it is trained in, how they were found, and what evidence was seen there."""
+
+    affine: Affine
+    report: str
+    evidence: FromStart | None = None
+
+
 class Checkpoints:
     """Those of one run in one directory."""
 
     def __init__(self, directory: str | os.PathLike[str], every: int | None = None):
-        if every is not None and (isinstance(every, bool) or every < 1):
+        if every is not None and (not specs.is_whole(every) or every < 1):
             raise InputError(f"every is {every!r}; give the number of steps, ≥ 1, or leave it out.")
         self._directory = Path(directory).expanduser()
         if self._directory.exists() and not self._directory.is_dir():
@@ -122,7 +131,6 @@ class Checkpoints:
         self._saved_at, self._saved_step = time.monotonic(), 0
         self._who: dict[str, Any] = {}
         self._affine = Affine.identity(1, "float32")
-        self._start = ""
         self._failed = False
         self._pause = PAUSE
 
@@ -134,8 +142,8 @@ class Checkpoints:
                 storage.sweep(self._directory)
             yield
 
-    def start(self, target: Target, *lanes: int) -> tuple[Array, Array, str] | None:
-        """Location and scale of a run that has begun, and how they were found; None if they do not fit the target.
+    def starts(self, target: Target, *lanes: int) -> list[Start] | None:
+        """Where a run that has begun did so, in each of its lanes; None if that does not fit the target.
 
         Those of several lanes have an axis for them before their own.
         """
@@ -146,13 +154,29 @@ class Checkpoints:
                 fits = location.shape == form and scale.shape in (form, (*form, target.dim))
                 if not fits or {location.dtype, scale.dtype} != {target.dtype}:
                     return None
-                return jnp.asarray(location), jnp.asarray(scale), str(document["start"])
+                several = (location, scale) if lanes else (location[None], scale[None])
+                affines = [Affine(*map(jnp.asarray, each)) for each in zip(*several, strict=True)]
+                seen = [FromStart.read(stored) for stored in document["evidence"]]
+                if not len(affines) == len(document["start"]) == len(seen):
+                    return None
+                return list(map(Start, affines, document["start"], seen))
         return None
 
-    def open(self, who: Mapping[str, str], probed: list[float], affine: Affine, start: str) -> None:
-        """Say who the run is, before anything is saved or resumed."""
-        self._who = {"identity": dict(who), "probes": probed}
-        self._affine, self._start = affine, start
+    def open(
+        self,
+        who: Mapping[str, str],
+        probed: list[float],
+        affine: Affine,
+        starts: Sequence[Start],
+    ) -> None:
+        """Say who the run is, before anything is saved or resumed; the affine maps of all lanes as one."""
+        self._who = {
+            "identity": dict(who),
+            "probes": probed,
+            "start": [start.report for start in starts],
+            "evidence": [start.evidence for start in starts],
+        }
+        self._affine = affine
 
     def resumed(self, attempt: int, fresh: Run) -> Run:
         """The run of this attempt as the newest good checkpoint has it; `fresh` where there is none."""
@@ -193,7 +217,7 @@ class Checkpoints:
         if not hosts.first():
             self._saved_at, self._saved_step = time.monotonic(), run.done
             return
-        document |= self._who | {"start": self._start}
+        document |= self._who
         arrays |= {
             "affine.location": np.asarray(self._affine.location),
             "affine.scale": np.asarray(self._affine.scale),
@@ -333,7 +357,8 @@ def _like(array: np.ndarray, leaf: Any) -> Any:
 _FORM: dict[str, type | tuple[type, ...]] = {
     "identity": dict,
     "probes": list,
-    "start": str,
+    "start": list,
+    "evidence": list,
     "done": int,
     "retries": int,
     "notes": list,
@@ -359,6 +384,10 @@ def _expect_form(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) 
         raise StorageError("the history of the checkpoint is not made of chunks.")
     if not all(isinstance(each, int | float) for each in document["probes"]):
         raise StorageError("the checkpoint lacks probes.")
+    if not all(isinstance(text, str) for text in document["start"]):
+        raise StorageError("the start of the checkpoint is not told in words.")
+    for seen in document["evidence"]:
+        FromStart.read(seen)
     needed = {"affine.location", "affine.scale", *(f"history/{n}" for n in document["history"])}
     if not needed <= arrays.keys():
         raise StorageError("the checkpoint lacks arrays.")

@@ -166,7 +166,7 @@ class Diagnosis:
     rejected: float = 0.0
     """The share of draws at which log p was not finite."""
     missing: float | None = None
-    """The share of the posterior that the draws miss beyond doubt; None where that cannot be judged."""
+    """The share of the posterior that the draws are seen to miss; None where nothing else than them was seen."""
     weighting: Weighting | None = None
     stein_mean: float | None = None
     """The largest |E[s_i]|, in standard errors of independent draws: a few at most where the means are right."""
@@ -202,7 +202,11 @@ class Diagnosis:
             moved = f"{self.weighting.mean_shift:.3f} sd, {math.expm1(self.weighting.log_spread_shift):.1%}"
             yield "weights move", moved, "the mean and the spread of some coordinate by this much"
         if self.missing is not None:
-            yield "missed", f"{self.missing:.1%}", "of the posterior, beyond doubt"
+            yield (
+                "seen to be missed",
+                f"{self.missing:.1%}",
+                "of the posterior; a spike that nothing met would not be seen",
+            )
         if self.fold is not None:
             yield "fold fraction", f"{self.fold:.3f}", f"densities are {self.density}"
             yield (

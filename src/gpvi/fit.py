@@ -27,8 +27,8 @@ from jaxtyping import Array, Float, Key, PRNGKeyArray, PyTree
 from gpvi import hosts
 from gpvi.affine import Affine
 from gpvi.arguments import check_arguments, check_one_form, check_watching, checked_mesh
-from gpvi.checkpoint import Checkpoints, Log, identity, probes
-from gpvi.coverage import outside_evidence
+from gpvi.checkpoint import Checkpoints, Log, Start, identity, probes
+from gpvi.coverage import FromStart, outside_evidence
 from gpvi.errors import DivergenceError, StorageError, TrainingWarning
 from gpvi.feed import Feed, example
 from gpvi.memory import shortage
@@ -118,12 +118,9 @@ def fit(
     start_key, init_key, run_key = jax.random.split(key, 3)
     with saves.held() if saves is not None else contextlib.nullcontext(), target.precision():
         target = target.checked(plan.batch_size)
-        begun = saves.start(target) if saves is not None else None
-        if begun is None:
-            affine, start_report = _starting_coordinates(target, method, init, key=start_key)
-        else:
-            affine, start_report = Affine(*begun[:2]), begun[2]
-        density = Whitened(target, affine)
+        begun = saves.starts(target) if saves is not None else None
+        start = begun[0] if begun else _started(target, method, init, key=start_key)
+        density = Whitened(target, start.affine)
         placed = plan.place_target(density)
 
         def fresh(number: int) -> State:
@@ -141,7 +138,7 @@ def fit(
             batches = example(plan, density)
             alone = compile_chunk(dataclasses.replace(plan, mesh=None), density, first)
             who = identity([target], density, plan, alone, arrays, init, key, batches)
-            saves.open(who, probes(target), affine, start_report)
+            saves.open(who, probes(target), start.affine, [start])
 
         def attempt(number: int, judge: Judge | None = None) -> tuple[State, Training]:
             log = None if saves is None else Log(saves, number)
@@ -155,9 +152,11 @@ def fit(
                 key=jax.random.fold_in(run_key, number),
             )
 
-        state, training = _best(attempt, placed, key=run_key) if plan.rounds else attempt(0)
-        training = dataclasses.replace(training, start=start_report)
-    return Posterior.from_training(method, target, affine, state, training)
+        state, training = (
+            _best(attempt, placed, start.evidence, key=run_key) if plan.rounds else attempt(0)
+        )
+        training = dataclasses.replace(training, start=start.report, evidence=start.evidence)
+    return Posterior.from_training(method, target, start.affine, state, training)
 
 
 def planned(
@@ -208,14 +207,19 @@ def _rounds(
 
 
 def _best(
-    attempt: Callable[[int, Judge], tuple[State, Training]], density: Whitened, *, key: PRNGKeyArray
+    attempt: Callable[[int, Judge], tuple[State, Training]],
+    density: Whitened,
+    evidence: FromStart | None,
+    *,
+    key: PRNGKeyArray,
 ) -> tuple[State, Training]:
     """Train until the draws can be trusted; keep the best attempt, and report all.
 
     An attempt that is cut short is the last; where an earlier one was finished, it is weighed against that.
     """
     outside_key, judge_key = jax.random.split(jax.random.fold_in(key, ATTEMPTS))
-    outside = functools.cache(lambda: outside_evidence(density, key=outside_key))
+    known = None if evidence is None else evidence.evidence(density)
+    outside = functools.cache(lambda: (known, outside_evidence(density, key=outside_key)))
     tried: list[tuple[Assessment, State, Training]] = []
     told: list[str] = []
     while len(tried) < ATTEMPTS:
@@ -284,19 +288,17 @@ def fit_seeds(
         first = targets[0]
         begun = None
         if saves is not None and _searches(init, first):
-            begun = saves.start(first, len(targets))
-        densities, states, reports = [], [], []
-        for lane, (target, a, b) in enumerate(
-            zip(targets, _split(start_key, targets), _split(init_key, targets), strict=True)
-        ):
-            if begun is None:
-                affine, report = _starting_coordinates(target, method, init, key=a)
-            else:
-                affine = Affine(begun[0][lane], begun[1][lane])
-                report = (begun[2].split("\n") + [""] * len(targets))[lane]
-            densities.append(Whitened(target, affine))
-            states.append(method.init(densities[-1], optimizer, key=b))
-            reports.append(report)
+            begun = saves.starts(first, len(targets))
+        start_keys, init_keys = _split(start_key, targets), _split(init_key, targets)
+        starts = begun or [
+            _started(target, method, init, key=own)
+            for target, own in zip(targets, start_keys, strict=True)
+        ]
+        densities = [Whitened(t, start.affine) for t, start in zip(targets, starts, strict=True)]
+        states = [
+            method.init(density, optimizer, key=own)
+            for density, own in zip(densities, init_keys, strict=True)
+        ]
         (density, shared), (state, _) = _stack(densities, share=True), _stack(states)
         lanes = len(targets)
         devices = for_lanes(checked_mesh(mesh, method), lanes)
@@ -308,7 +310,7 @@ def fit_seeds(
             who = identity(targets, density, plan, alone, arrays, init, key)
             probed = [value for target in checked.values() for value in probes(target)]
             affines, _ = _stack([density.affine for density in densities])
-            saves.open(who, probed, affines, "\n".join(reports))
+            saves.open(who, probed, affines, starts)
         density = plan.place_target(density)
         log = None if saves is None else Log(saves, 0)
         watch = Watch(as_meter(progress if hosts.first() else False), log=log)
@@ -318,7 +320,10 @@ def fit_seeds(
         arrays, static = eqx.partition(stacked, eqx.is_array)
         state = eqx.combine(jax.tree.map(lambda a, lane=lane: a[lane], arrays), static)
         history = {name: values[lane] for name, values in training.history.items()}
-        own = dataclasses.replace(training, history=history, start=reports[lane])
+        start = starts[lane]
+        own = dataclasses.replace(
+            training, history=history, start=start.report, evidence=start.evidence
+        )
         posteriors.append(
             Posterior.from_training(method, density.target, density.affine, state, own)
         )
@@ -466,15 +471,14 @@ def _searches(init: Any, target: Target) -> bool:
     return isinstance(init, str) and not (init == "auto" and keeps_its_coordinates(target))
 
 
-def _starting_coordinates(
-    target: Target, method: Method, init: Any, *, key: PRNGKeyArray
-) -> tuple[Affine, str]:
+def _started(target: Target, method: Method, init: Any, *, key: PRNGKeyArray) -> Start:
+    """The coordinates to train in, and how they were found."""
     if isinstance(init, Posterior):
-        return init.affine, "continued from a posterior"
+        return Start(init.affine, "continued from a posterior", init.training.evidence)
     if not _searches(init, target):
         at = target.starting_points(1, key=key)[0] if target.draws_its_start else target.initial
         scale = Affine.identity(target.dim, target.dtype).scale
-        return Affine(at, scale), "the target's own coordinates, around its initial point"
+        return Start(Affine(at, scale), "the target's own coordinates, around its initial point")
     from gpvi import start
 
     assert isinstance(init, str)
@@ -488,7 +492,11 @@ def _starting_coordinates(
     if method.coordinates == "diagonal":
         scale = (np.linalg.inv(scale) ** 2).sum(0) ** -0.5
     affine = Affine(jnp.asarray(gaussian.location, target.dtype), jnp.asarray(scale, target.dtype))
-    return affine, f"{gaussian.report}{seen}"
+    report = gaussian.report
+    if some is not None:
+        return Start(affine, f"{report}{seen}")
+    whole = FromStart.of(Whitened(target, affine), report.log_evidence, report.log_evidence_se)
+    return Start(affine, str(report), whole)
 
 
 def _continued_state(

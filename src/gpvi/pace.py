@@ -5,7 +5,7 @@ are weighed against the posterior: training stops where they fit, or where the E
 cannot be trusted, it begins anew; of all attempts the best is kept, and all are told, as a check on several modes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import PRNGKeyArray
@@ -74,7 +74,7 @@ class Judge:
     """Assesses the state at the end of each round of one attempt, always at the same noise."""
 
     def __init__(
-        self, target: Density, outside: Callable[[], Outside | None], *, key: PRNGKeyArray
+        self, target: Density, outside: Callable[[], Sequence[Outside | None]], *, key: PRNGKeyArray
     ):
         self._target, self._outside, self._key = target, outside, key
         self.last: Assessment | None = None
@@ -84,7 +84,7 @@ class Judge:
         model = state.learner.model
         assert isinstance(model, AbstractGenerator)
         seen = inside_evidence(self._target, model, key=self._key)
-        return Assessment(seen, missing(seen, self._outside()))
+        return Assessment(seen, missing(seen, *self._outside()))
 
     def __call__(self, state: State) -> str | None:
         """Why training should stop here, or None."""

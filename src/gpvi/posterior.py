@@ -14,7 +14,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 from gpvi import convergence, export, specs, stein, storage, verdict
 from gpvi.affine import Affine
 from gpvi.carriers import Chains, Particles, Sampler, standard_normal
-from gpvi.coverage import missing, outside_evidence
+from gpvi.coverage import FromStart, missing, outside_evidence
 from gpvi.diagnostics import (
     Diagnosis,
     conditioning,
@@ -57,6 +57,8 @@ class Training:
     """Where it began."""
     chosen: str = ""
     """What the library chose, and why training stopped."""
+    evidence: FromStart | None = None
+    """log Z as the start estimated it."""
 
 
 class Posterior:
@@ -212,7 +214,12 @@ class Posterior:
         fold = float(fold_fraction(sign))
         few = standard_normal(self.generator, min(draws, 256), key=few_key)
         kind = "exact" if self.generator.injective else ("unverified" if fold == 0 else "invalid")
-        missed = missing(found, outside_evidence(density, key=wide_key))
+        known = self.training.evidence
+        missed = missing(
+            found,
+            outside_evidence(density, key=wide_key),
+            None if known is None else known.evidence(density),
+        )
         some = jax.vmap(self.affine.inverse)(x[: stein.POINTS])
         at = _scores(density, some)
         said = verdict.of_density(
@@ -347,6 +354,7 @@ class Posterior:
                 "notes": list(self.training.notes),
                 "start": self.training.start,
                 "chosen": self.training.chosen,
+                "evidence": self.training.evidence,
                 "history": list(self.training.history),
             },
         }
@@ -415,6 +423,7 @@ def _from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> P
         tuple(training["notes"]),
         training["start"],
         training.get("chosen", ""),
+        FromStart.read(training.get("evidence")),
     )
     _expect(type(record.steps) is int and type(record.planned) is int, "training.steps do not fit")
     _expect(isinstance(record.seconds, int | float), "training.seconds does not fit")

@@ -72,6 +72,8 @@ class Report(NamedTuple):
         the dimensions are too many.
     effective_share: the effective sample size of the weights, as a share of the draws.
     flat: whether some direction was still widening at the end: the posterior may be improper.
+    log_evidence, log_evidence_se: log Z by importance sampling from what was joined, and its standard error; NaN and
+        infinity where nothing was weighted.
     """
 
     kind: Literal["pathfinder", "laplace"]
@@ -81,6 +83,8 @@ class Report(NamedTuple):
     tempering: float
     effective_share: float
     flat: bool
+    log_evidence: float = np.nan
+    log_evidence_se: float = np.inf
 
     @property
     def paths(self) -> int:
@@ -210,6 +214,16 @@ class _End(NamedTuple):
     elbo: float
     normal: _Normal
     place: int | None
+
+
+class _Joined(NamedTuple):
+    """The Gaussian of all path ends, and what the importance weights that made it say."""
+
+    normal: _Normal
+    tempering: float = 0.0
+    effective_share: float = 1.0
+    log_evidence: float = np.nan
+    log_evidence_se: float = np.inf
 
 
 class _Density:
@@ -345,12 +359,20 @@ def _pathfinder(density: _Density, point: Vector, paths: int | None, rng: Genera
             "not finite almost everywhere near it. Pass another start, or guard the log-density."
         )
     best = int(np.argmax([end.elbo for end in ends]))
-    chosen, alone = distinct[best], (ends[best].normal, 0.0, 1.0)
-    joined, tempering, share = _unless_singular(_join, density, ends, rng) or alone
-    joined = _narrow(density, joined, rng) or joined
+    joined = _unless_singular(_join, density, ends, rng) or _Joined(ends[best].normal)
     flat = any(np.diag(end.normal.scale).max() > widest for end in ends)
-    found = Report("pathfinder", tuple(elbos), tuple(distinct), chosen, tempering, share, flat)
-    return _result(joined, found)
+    found = Report(
+        "pathfinder",
+        tuple(elbos),
+        tuple(distinct),
+        distinct[best],
+        joined.tempering,
+        joined.effective_share,
+        flat,
+        joined.log_evidence,
+        joined.log_evidence_se,
+    )
+    return _result(_narrow(density, joined.normal, rng) or joined.normal, found)
 
 
 def _unless_singular(function: Callable[..., Result], *args) -> Result | None:
@@ -517,8 +539,8 @@ def _newton_step(normal: _Normal, noise: Points, values: Values, scores: Points)
     return _Step(vectors @ shift, np.clip(eigenvalues, _FLAT, 1e8), vectors)
 
 
-def _join(density: _Density, ends: Sequence[_End], rng: Generator) -> tuple[_Normal, float, float]:
-    """The moments of the posterior by importance sampling; β and the effective share of the draws.
+def _join(density: _Density, ends: Sequence[_End], rng: Generator) -> _Joined:
+    """The moments of the posterior by importance sampling.
 
     Half of the draws come from the path ends, half from the Gaussian found so far. The weights are
     (p/q)^β, β ≤ 1 the largest that leaves 20 effective draws a dimension (the error of a covariance
@@ -528,17 +550,13 @@ def _join(density: _Density, ends: Sequence[_End], rng: Generator) -> tuple[_Nor
     """
     weights = _weights(ends)
     normals = [end.normal for end in ends]
-    joined, tempering, share = _moments(normals, weights), 0.0, 1.0
-    count, dim = 4096, len(joined.location)
+    found = _Joined(_moments(normals, weights))
+    count, dim = 4096, len(found.normal.location)
     needed = 100 + 20 * dim
     for _ in range(5 if 2 * needed <= count else 0):
+        joined = found.normal
         parts, shares = [*normals, joined], np.append(weights, 1.0) / 2
-        counts = np.floor(shares * count).astype(int)
-        counts[-1] = count - counts[:-1].sum()
-        draws = [rng.standard_normal((number, dim)) for number in counts]
-        x = np.concatenate([q.points(noise) for q, noise in zip(parts, draws, strict=True)])
-        log_parts = [np.log(a) + q.log_density(x) for q, a in zip(parts, shares, strict=True)]
-        log_ratios = density.values(x) - logsumexp(log_parts, axis=0)
+        x, log_ratios = _weighed(density, parts, shares, count, rng)
         if not np.isfinite(log_ratios).any():
             break
         tempering, ratios = _temper(log_ratios, needed)
@@ -549,11 +567,45 @@ def _join(density: _Density, ends: Sequence[_End], rng: Generator) -> tuple[_Nor
         second += (u * excess[:, None]).T @ u
         eigenvalues, vectors = np.linalg.eigh(second - np.outer(mean, mean))
         covariance = (vectors * np.maximum(eigenvalues, _FLAT)) @ vectors.T
-        joined = joined.moved(mean, np.linalg.cholesky(covariance))
-        share = float(1 / (ratios**2).sum() / count)
-        if share > 0.9:
+        found = _Joined(
+            joined.moved(mean, np.linalg.cholesky(covariance)),
+            tempering,
+            float(1 / (ratios**2).sum() / count),
+            *_evidence(log_ratios),
+        )
+        if found.effective_share > 0.9:
             break
-    return joined, tempering, share
+    if len(ends) > 1 and found.tempering == 1:
+        parts, shares = [*normals, found.normal], np.append(weights, 1.0) / 2
+        evidence = _evidence(_weighed(density, parts, shares, 4 * count, rng)[1])
+        found = found._replace(log_evidence=evidence[0], log_evidence_se=evidence[1])
+    return found
+
+
+def _weighed(
+    density: _Density,
+    parts: Sequence[_Normal],
+    shares: Float[np.ndarray, " k"],
+    count: int,
+    rng: Generator,
+) -> tuple[Points, Values]:
+    """Draws from a mixture, of each part its share, and log p − log q of them."""
+    counts = np.floor(shares * count).astype(int)
+    counts[-1] = count - counts[:-1].sum()
+    dim = len(parts[0].location)
+    draws = [rng.standard_normal((number, dim)) for number in counts]
+    x = np.concatenate([q.points(noise) for q, noise in zip(parts, draws, strict=True)])
+    with np.errstate(divide="ignore"):
+        log_parts = [np.log(a) + q.log_density(x) for q, a in zip(parts, shares, strict=True)]
+    return x, density.values(x) - logsumexp(log_parts, axis=0)
+
+
+def _evidence(log_ratios: Values) -> tuple[float, float]:
+    """log Z = log E_q[p/q], and its standard error √((1/share − 1)/n)."""
+    top, n = log_ratios.max(), len(log_ratios)
+    weights = np.exp(log_ratios - top)
+    share = weights.sum() ** 2 / (weights**2).sum() / n
+    return float(top + np.log(weights.mean())), float(np.sqrt(max(1 / share - 1, 0.0) / n))
 
 
 def _temper(log_ratios: Values, needed: int) -> tuple[float, Values]:

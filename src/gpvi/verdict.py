@@ -55,7 +55,7 @@ class Evidence(NamedTuple):
     log_spread_shift: float
     """The largest |log| of the ratio of standard deviations."""
     missing: float | None
-    """The share of the posterior that q misses beyond doubt; None where nothing can be said."""
+    """The share of the posterior that q is seen to miss; None where nothing can be said."""
     rejected: float
     density: str
     fall: float | None = None
@@ -131,7 +131,7 @@ def _of_density(seen: Evidence) -> Iterator[Verdict]:
         f"more than {seen.mean_shift:.2g} sd, no spread by more than {math.expm1(seen.log_spread_shift):.0%}",
         ""
         if seen.missing is not None
-        else "In so many dimensions a mode never visited cannot be seen.",
+        else "Nothing but its own draws speaks for it: a mode never visited would not be seen.",
     )
 
 

@@ -55,6 +55,7 @@ _PATHS, _MOST = (
     8,
     32,
 )  # how many there are, and may be while many of them end in places of their own
+_STEEP = 1e10  # a whitened score that no start should meet; a Gaussian's are below ten
 _UNSEEN = 0.25  # the chance that the next path ends in a new place at which one more is worth it
 _WIDEST = 1e12  # widths, in units of the first, beyond which a direction counts as flat
 
@@ -372,7 +373,8 @@ def _pathfinder(density: _Density, point: Vector, paths: int | None, rng: Genera
         joined.log_evidence,
         joined.log_evidence_se,
     )
-    return _result(_narrow(density, joined.normal, rng) or joined.normal, found)
+    normal = _narrow(density, joined.normal, rng) or joined.normal
+    return _result(_tame(density, normal, rng), found)
 
 
 def _unless_singular(function: Callable[..., Result], *args) -> Result | None:
@@ -409,6 +411,22 @@ def _narrow(density: _Density, normal: _Normal, rng: Generator) -> _Normal | Non
         if np.isfinite(density.values(narrowed.points(noise))).mean() >= _FINITE:
             return narrowed
     return None
+
+
+def _tame(density: _Density, normal: _Normal, rng: Generator) -> _Normal:
+    """The widest of the Gaussians narrowed by powers of √2 at whose draws, half as far out again, no score is steep.
+
+    A log-density that falls like −exp(x) has scores of 10²⁰ at the draws of a Gaussian that fits its other side. In
+    float32 the square of such a gradient overflows, and an optimiser's moments do not forget it.
+    """
+    noise = 1.5 * _noise(4 * _BATCH, len(normal.location), rng)
+    for power in range(20):
+        narrowed = normal.widened(2.0 ** (-power / 2))
+        values, scores = density.scores(narrowed.points(noise))
+        whitened = np.abs(scores[np.isfinite(values)] @ narrowed.scale)
+        if whitened.max(initial=0.0) < _STEEP:
+            return narrowed
+    return normal
 
 
 def _next_start(
@@ -679,7 +697,8 @@ def _laplace(density: _Density, x: Vector, rng: Generator) -> Gaussian:
             f"the Hessian or the values of the log-density are not finite around {_brief(x)}. "
             "Pass another start, or guard the log-density."
         )
-    return _result(normal, Report("laplace", (best_elbo,), (0,), 0, 0.0, 1.0, False))
+    found = Report("laplace", (best_elbo,), (0,), 0, 0.0, 1.0, False)
+    return _result(_tame(density, normal, rng), found)
 
 
 def _inverse_root(hessian: Matrix, score: Vector) -> Matrix:

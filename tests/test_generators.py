@@ -177,7 +177,7 @@ def test_latent_must_fit_the_target(spec, latent, getkey):
     ("make", "message"),
     [
         (lambda: generators.Residual(hidden=(3, 0)), r"hidden is \(3, 0\).*widths ≥ 1"),
-        (lambda: generators.MLP(hidden=[3]), r"hidden is \[3\].*a tuple"),  # pyright: ignore
+        (lambda: generators.MLP(hidden=3), "hidden is 3.*a tuple"),  # pyright: ignore
         (lambda: generators.MLP(activation="tan"), "'tan'.*Did you mean 'tanh'"),
         (lambda: generators.Residual(scale=0.0), r"scale \(λ\) is 0.0.*> 0"),
         (lambda: generators.Residual(scale=float("nan")), r"scale \(λ\) is nan.*> 0"),

@@ -415,7 +415,7 @@ def test_a_head_that_once_chose_64_coordinates_is_read(tmp_path, monkeypatch):
         gpvi.SVGD(particles=8, annealing=gpvi.Annealing(steps=60)),
         gpvi.KSD(particles=8),
         gpvi.GPVI(generator=Linear(), gradient="functional", solver="helper", particles=8),
-        gpvi.NUTS(chains=2, draws=10, warmup=20),
+        gpvi.HMC(chains=2, draws=10, warmup=20, leapfrogs=3),
     ],
     ids=lambda method: type(method).__name__,
 )
@@ -423,7 +423,7 @@ def test_training_goes_on_from_a_file_as_from_memory(method, tmp_path):
     """What a solver, critic, sampler or annealing knows is in the file."""
     target = Target(lambda x: -0.5 * (x**2).sum(), dim=2)
     options = {"key": jax.random.key(1), "init": None, "progress": False}
-    steps = None if isinstance(method, gpvi.NUTS) else 40
+    steps = None if isinstance(method, gpvi.HMC) else 40
     first = gpvi.fit(target, method, steps=steps, **options)
     first.save(tmp_path / "saved")
     options["init"] = first

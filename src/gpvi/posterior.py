@@ -39,6 +39,7 @@ MOST_LAYERS = 1_000
 """Of a generator that is loaded."""
 DRAWS, ENTRIES = 4_000, 2**26
 """How many draws a diagnosis takes where nobody says, and how many numbers they may be."""
+LEAST_DRAWS = 100
 FLAT_DIMENSIONS = 200
 """Beyond it the draws are too few to find the direction along which log p falls the least."""
 
@@ -197,8 +198,13 @@ class Posterior:
         fraction and conditioning. For chains: R̂, ESS, divergences. For all: Stein's identities and discrepancy.
         """
         if draws is None:
-            draws = max(100, min(DRAWS, ENTRIES // self.dim))
+            draws = max(LEAST_DRAWS, min(DRAWS, ENTRIES // self.dim))
         draws = self._count(draws, key)
+        if draws < LEAST_DRAWS:
+            raise InputError(
+                f"draws is {draws}; the tail of their weights says nothing below {LEAST_DRAWS}. Leave it out, or ask "
+                "for more."
+            )
         target = self._require_target("diagnose")
         density = Whitened(target, self.affine)
         with self._precision():

@@ -16,6 +16,7 @@ from gpvi.diagnostics import (
     conditioning,
     effective_share,
     importance,
+    maximum_mean_discrepancy,
     smoothed_log_weights,
     weighting,
 )
@@ -199,3 +200,21 @@ def test_a_tail_of_ties_has_no_pareto_law(rise, k_hat):
     log_weights, found = smoothed_log_weights(jnp.asarray(ratios))
     assert float(found) == k_hat
     assert float(jax.nn.logsumexp(log_weights)) == pytest.approx(0, abs=1e-5)
+
+
+def test_mmd_is_that_of_two_gaussians():
+    """E exp(−‖a − b‖²/h) of a − b ~ N(m, v I) is Π (1 + 2v/h)^{−1/2} exp(−m²/(h + 2v))."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2_000, 2)), rng.normal([1.0, 0.0], 0.5, size=(1_500, 2))
+    h = np.median(((x[:, None] - y[None]) ** 2).sum(-1))
+
+    def expected(shift, variance):
+        return np.prod([np.exp(-(m**2) / (h + 2 * variance)) for m in shift]) / (
+            1 + 2 * variance / h
+        )
+
+    value = expected((0, 0), 2.0) + expected((0, 0), 0.5) - 2 * expected((1, 0), 1.25)
+    assert maximum_mean_discrepancy(x, y) == pytest.approx(value, abs=0.015)
+    assert value > 0.1
+    again = rng.normal(size=(1_500, 2))
+    assert abs(float(maximum_mean_discrepancy(x, again))) < 0.003

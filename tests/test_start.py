@@ -398,12 +398,11 @@ def test_tempered_weights_keep_the_effective_sample(spread):
     assert exponent == 1 if spread < 1 else effective == pytest.approx(200, rel=1e-3)
 
 
-@pytest.mark.parametrize("shape", [0.05, 0.02])
-def test_a_start_meets_no_score_that_overflows(shape):
-    """The logarithm of a gamma variable of small shape: a slope of 1/20 on the left, a cliff on the right."""
+def test_a_start_meets_no_score_that_overflows():
+    """The logarithm of a gamma variable of shape 1/20: a gentle slope on the left, a cliff on the right."""
 
     def log_density(x):
-        return (shape * x - jnp.exp(x)).sum()
+        return (0.05 * x - jnp.exp(x)).sum()
 
     for find in (pathfinder, laplace):
         found = find(log_density, np.zeros(2), key=jax.random.key(0))

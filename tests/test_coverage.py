@@ -9,7 +9,7 @@ import pytest
 
 import gpvi
 from gpvi.affine import Affine
-from gpvi.coverage import Outside, inside_evidence, missing, outside_evidence
+from gpvi.coverage import FromStart, Outside, inside_evidence, missing, outside_evidence
 from gpvi.diagnostics import importance
 from gpvi.generators import Linear
 from gpvi.generators.linear import LinearMap
@@ -92,6 +92,18 @@ def test_what_the_start_saw_is_not_held_against_another_target():
     assert known.evidence(density[0]) is not None
     assert known.evidence(density[1]) is None
     assert posterior.with_target(higher).diagnose(key=jax.random.key(1)).missing is None
+
+
+def test_a_start_in_a_hole_of_the_density_remembers_nothing():
+    """Its target could not be known again, and no file would hold the value."""
+
+    def hollow(x):
+        return jnp.where(jnp.abs(x[0]) < 0.1, -jnp.inf, -0.5 * x[0] ** 2)
+
+    density = whitened(hollow, 0.0, 1.0)
+    assert FromStart.of(density, 0.9, 0.01) is None
+    assert FromStart.of(whitened(hollow, 0.5, 1.0), 0.9, 0.01) is not None
+    assert FromStart.of(whitened(hollow, 0.5, 1.0), 0.9, 0.5) is None
 
 
 def test_the_largest_of_what_is_missed_counts():

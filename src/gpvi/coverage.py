@@ -52,9 +52,8 @@ class FromStart(NamedTuple):
     @classmethod
     def of(cls, target: Density, log_evidence: float, se: float) -> "FromStart | None":
         """What can be kept of an estimate for this target."""
-        if not se <= WORST_ERROR:
-            return None
-        return cls(log_evidence, se, float(_at_location(target)))
+        here = float(_at_location(target))
+        return cls(log_evidence, se, here) if se <= WORST_ERROR and math.isfinite(here) else None
 
     @classmethod
     def read(cls, stored: Any) -> "FromStart | None":

@@ -48,6 +48,7 @@ def test_effective_share_counts_the_draws_with_weight():
     assert effective_share(jnp.asarray([0.0, 0.0, -jnp.inf, -jnp.inf])) == pytest.approx(0.5)
     assert effective_share(jnp.asarray([3.0, -jnp.inf, -jnp.inf, -jnp.inf])) == pytest.approx(0.25)
     assert effective_share(jnp.zeros(7)) == pytest.approx(1.0)
+    assert effective_share(jnp.full(4_000, -1e7, jnp.float32)) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("spread", [0.1, 0.8, 2.0, 4.0])

@@ -434,12 +434,11 @@ def test_training_goes_on_from_a_file_as_from_memory(method, tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_pickle_holds_what_a_file_does():
-    """A copy for another process: of a target made of local functions, too."""
+@pytest.mark.parametrize("method", [gpvi.SVGD(particles=8), gpvi.KSD(particles=8)])
+def test_a_pickle_holds_the_draws(method):
+    """A copy for another process: of a target made of local functions, too, and without a critic's network."""
     target = Target(lambda x: -0.5 * (x**2).sum(), dim=2, names=["a", "b"])
-    posterior = gpvi.fit(
-        target, gpvi.SVGD(particles=8), key=jax.random.key(0), steps=5, init=None, progress=False
-    )
+    posterior = gpvi.fit(target, method, key=jax.random.key(0), steps=5, init=None, progress=False)
     copied = pickle.loads(pickle.dumps(posterior))  # noqa: S301
     np.testing.assert_array_equal(copied.particles, posterior.particles)
     assert copied.names == ("a", "b")

@@ -104,8 +104,11 @@ class Posterior:
         return cls(method, model, affine, lambda: target.names, training, target, state.auxiliary)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a pickle holds, as copies for other processes are made: all but the target, as in a saved one."""
-        return self.__dict__ | {"_names": self.names, "target": None}
+        """What a pickle holds, as copies for other processes are made: all but what may hold functions.
+
+        These are the target, and what a solver or critic had learned, which a saved posterior keeps.
+        """
+        return self.__dict__ | {"_names": self.names, "target": None, "auxiliary": None}
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -182,7 +182,7 @@ def test_kernels_take_their_bandwidth_by_name(getkey):
     ("make", "message"),
     [
         (lambda: RBF("medium"), "'medium'.*Did you mean 'median'"),
-        (lambda: RBF(True), "bandwidth is True.*'median', 'noise'.*Median"),
+        (lambda: RBF(True), "bandwidth is True; pass a number, 'median', 'noise'.*Median"),
         (lambda: RBF(0.0), "bandwidth is 0.0.*> 0"),
         (lambda: IMQ(-2.0), "bandwidth is -2.0.*> 0"),
         (lambda: Median(0.0), "bandwidth factor is 0.0"),

@@ -273,6 +273,7 @@ def test_a_likelihood_of_pairs_is_refused():
     with pytest.raises(InputError, match=r"shape \(20, 20\) for 20 data; it must return \(20,\)"):
         Target(log_likelihood=by_pairs, data=(inputs, y), dim=3).check()
     Target(log_likelihood=in_a_column, data=(inputs, y), dim=3).check()
+    Target(log_likelihood=lambda w, batch: -((batch[0] * w) ** 2), data=(inputs, y), dim=3).check()
 
 
 def test_a_bad_prior_is_refused():

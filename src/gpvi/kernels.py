@@ -133,7 +133,7 @@ def as_bandwidth(value: Any) -> Bandwidth:
     """A rule from its shorthand: 'median', 'noise' or a number."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return Fixed(float(value))
-    return resolve(value, {"median": Median, "noise": Noise}, "bandwidth", Bandwidth)
+    return resolve(value, {"median": Median, "noise": Noise}, "bandwidth", Bandwidth | float)
 
 
 class Radial:

@@ -55,7 +55,9 @@ def resolve(
             raise UnknownOptionError(kind, value, shorthands)
         return shorthands[value]()
     if isinstance(value, type) or not isinstance(value, of):
-        names = ", ".join(map(repr, shorthands))
+        names = ", ".join(
+            [*(["a number"] if float in get_args(of) else []), *map(repr, shorthands)]
+        )
         example = type(next(iter(shorthands.values()))()).__name__
         raise InputError(
             f"{kind} is {value!r}; pass {names}, or an object such as {example}() with options of its own."

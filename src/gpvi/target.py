@@ -431,13 +431,16 @@ class Target(eqx.Module):
         return self.batch(np.arange(min(8, self.data.size))) if few else self.data
 
     def _check_terms(self, shape: jax.ShapeDtypeStruct) -> None:
-        """Refuse a likelihood of more values than data, as (N, 1) less (N,) makes them, whose sum looks like any."""
+        """Refuse a likelihood of pairs of data, as (N, 1) less (N,) makes it, whose sum looks like any.
+
+        Several values for each datum, (N, K), sum to its own.
+        """
         if self._log_likelihood is None:
             return
         data, log_likelihood = self._some_data(), self._log_likelihood
         number = jax.tree.leaves(data)[0].shape[0]
         terms = jax.eval_shape(lambda x: jnp.asarray(log_likelihood(x, data)), shape)
-        if terms.size not in (1, number):
+        if number > 1 and terms.shape.count(number) > 1:
             raise InputError(
                 f"log_likelihood returns shape {terms.shape} for {number} data; it must return ({number},), a value "
                 f"for each, or their sum. ({number}, 1) against ({number},) broadcasts to ({number}, {number}): "

@@ -30,7 +30,7 @@ MEAN_ERRORS = 4.0
 """Standard errors of the mean score beyond which a mean is off; particles at rest have it at 0."""
 RULED_OUT = 0.01
 """The kernel Stein test's p below which the draws are not the posterior's; particles at rest, evener than chance, have
-it near 1."""
+it far above."""
 
 
 class Verdict(NamedTuple):

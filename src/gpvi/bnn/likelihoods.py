@@ -188,7 +188,7 @@ class Gaussian(_Plain):
     def _prior(self) -> NoisePrior | None:
         if isinstance(self.noise, int | float):
             return None
-        return resolve(self.noise, _NOISE, "noise", NoisePrior)
+        return resolve(self.noise, _NOISE, "noise", NoisePrior | float)
 
     def _noise(self, extra: Extra) -> Array:
         return jnp.asarray(self.noise) if isinstance(self.noise, int | float) else jnp.exp(extra)

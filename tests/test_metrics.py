@@ -278,3 +278,52 @@ def test_the_reliability_diagram_leaves_out_empty_bins():
     draw_reliability(axes, {"a": bins})
     drawn = np.stack(axes.lines[1].get_data(), 1)
     np.testing.assert_allclose(drawn, [[0.6, 0.0], [0.8, 1.0]])
+
+
+# Whole numbers and NaN
+
+
+@pytest.mark.parametrize(
+    ("metric", "arguments"),
+    [
+        (metrics.accuracy, ([[1, 0], [1, 0], [0, 1]], [0, 1, 1])),
+        (metrics.brier, ([[1, 0], [1, 0], [0, 1]], [0, 1, 1])),
+        (metrics.calibration_error, ([[1, 0], [1, 0], [0, 1]], [0, 1, 1])),
+        (metrics.categorical_nll, ([[[3, 0], [1, 0], [0, 9]]], [0, 1, 1])),
+        (metrics.rmse, ([100_000, 2], [0, 1])),
+        (metrics.crps_ensemble, ([[1, 2], [3, 4], [9, 0]], [1, 2])),
+        (metrics.crps_gaussian, ([1, 2], [3, 4], [9, 0])),
+        (metrics.gaussian_mixture_nll, ([[1, 2]], [[3, 4]], [9, 0])),
+        (metrics.interval_coverage, ([0, 0, 0, 0], [2, 2, 2, 2], [1, 2, 3, 9])),
+        (metrics.entropy, ([[1, 0], [0, 1]],)),
+        (metrics.mutual_information, ([[[1, 0], [0, 1]], [[1, 0], [1, 0]]],)),
+        (metrics.auroc, ([1, 2, 3, 4], [3, 5])),
+        (metrics.aupr, ([1, 2, 3, 4], [3, 5])),
+        (metrics.false_positive_rate, ([1, 2, 3, 4], [3, 5])),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_whole_numbers_count_as_floats(metric, arguments):
+    whole = [np.array(a, np.int32) for a in arguments]
+    floats = [np.array(a, float) for a in arguments]
+    if metric.__name__ in ("accuracy", "brier", "calibration_error", "categorical_nll"):
+        floats[1] = whole[1]
+    np.testing.assert_allclose(metric(*whole), metric(*floats), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("metric", "arguments"),
+    [
+        (metrics.accuracy, ([[np.nan, np.nan], [0.0, 1.0]], np.array([0, 1]))),
+        (metrics.brier, ([[np.nan, np.nan], [0.0, 1.0]], np.array([0, 1]))),
+        (metrics.calibration_error, ([[np.nan, np.nan], [0.0, 1.0]], np.array([0, 1]))),
+        (metrics.interval_coverage, ([0.0, 0.0], [1.0, np.nan], [0.5, 0.5])),
+        (metrics.auroc, ([0.0, 1.0], [np.nan, np.nan])),
+        (metrics.auroc, ([0.0, np.nan], [2.0])),
+        (metrics.aupr, ([0.0, 1.0], [np.nan, np.nan])),
+        (metrics.false_positive_rate, ([0.0, 1.0], [np.nan, np.nan])),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_prediction_that_is_nan_has_no_good_score(metric, arguments):
+    assert np.isnan(metric(*map(np.asarray, arguments)))

@@ -2,7 +2,8 @@ r"""How good predictions are: pure, compiled functions of arrays, NumPy's or JAX
 
 `m` counts the members of an ensemble or the draws of a posterior, `n` the data, `c` the classes. The predictive
 distribution is the mixture of its members, so that what needs a probability takes their mean p̄ = (1/m) Σ_j p_j, and
-what needs the members themselves has a leading axis m. A loss is the mean over the data.
+what needs the members themselves has a leading axis m. A loss is the mean over the data. Whole numbers count as
+floats, and where a prediction or a score is NaN, so is the metric: a model that diverged finds no outliers.
 """
 
 import functools
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy import special, stats
-from jaxtyping import Array, Float, Int, Scalar
+from jaxtyping import Array, Float, Int, Real, Scalar
 
 from gpvi.errors import InputError
 from gpvi.specs import require_choice, require_count
@@ -23,53 +24,58 @@ BINS = 15
 
 
 @jax.jit
-def accuracy(probabilities: Float[Array, "n c"], labels: Int[Array, " n"]) -> Scalar:
+def accuracy(probabilities: Real[Array, "n c"], labels: Int[Array, " n"]) -> Scalar:
     """The share of data whose most probable class is their own."""
     _require_labels(probabilities.shape, labels)
-    return (probabilities.argmax(1) == labels).mean(dtype=probabilities.dtype)
+    (probabilities,) = _floats(probabilities)
+    right = (probabilities.argmax(1) == labels).mean(dtype=probabilities.dtype)
+    return _unless_nan(right, probabilities)
 
 
 @jax.jit
-def categorical_nll(logits: Float[Array, "m n c"], labels: Int[Array, " n"]) -> Scalar:
+def categorical_nll(logits: Real[Array, "m n c"], labels: Int[Array, " n"]) -> Scalar:
     """−log (1/m) Σ_j p_j(label); log-probabilities are logits, too."""
     _require_labels(logits.shape[1:], labels)
-    each = jax.nn.log_softmax(logits)
+    each = jax.nn.log_softmax(*_floats(logits))
     chosen = jnp.take_along_axis(each, labels[None, :, None], axis=2)[..., 0]
     return -_log_mean_exp(chosen).mean()
 
 
 @jax.jit
 def gaussian_mixture_nll(
-    means: Float[Array, "m n"], sds: Float[Array, "#m #n"], y: Float[Array, " n"]
+    means: Real[Array, "m n"], sds: Real[Array, "#m #n"], y: Real[Array, " n"]
 ) -> Scalar:
     """−log (1/m) Σ_j N(y; μ_j, σ_j²)."""
     _require_values(means.shape[1:], y)
-    return -_log_mean_exp(stats.norm.logpdf(y, means, sds)).mean()
+    return -_log_mean_exp(stats.norm.logpdf(*_floats(y, means, sds))).mean()
 
 
 @jax.jit
-def brier(probabilities: Float[Array, "n c"], labels: Int[Array, " n"]) -> Scalar:
+def brier(probabilities: Real[Array, "n c"], labels: Int[Array, " n"]) -> Scalar:
     """Σ_k (p_k − 1[k = label])², between 0 and 2 (Brier 1950)."""
     _require_labels(probabilities.shape, labels)
+    (probabilities,) = _floats(probabilities)
     truth = jax.nn.one_hot(labels, probabilities.shape[1], dtype=probabilities.dtype)
     return ((probabilities - truth) ** 2).sum(1).mean()
 
 
 @jax.jit
-def rmse(mean: Float[Array, " n"], y: Float[Array, " n"]) -> Scalar:
+def rmse(mean: Real[Array, " n"], y: Real[Array, " n"]) -> Scalar:
     """√ mean (μ − y)²."""
     _require_values(mean.shape, y)
+    mean, y = _floats(mean, y)
     return jnp.sqrt(((mean - y) ** 2).mean())
 
 
 @jax.jit
-def crps_ensemble(draws: Float[Array, "m n"], y: Float[Array, " n"]) -> Scalar:
+def crps_ensemble(draws: Real[Array, "m n"], y: Real[Array, " n"]) -> Scalar:
     """The continuous ranked probability score of the empirical distribution: E|x − y| − ½ E|x − x′|.
 
     With the draws sorted, E|x − x′| = (2/m²) Σ_i (2i − m − 1) x_(i). An empirical distribution of m draws scores
     E|x − x′|/(2m) worse on average than the one it was drawn from (Gneiting & Raftery 2007).
     """
     _require_values(draws.shape[1:], y)
+    draws, y = _floats(draws, y)
     m = draws.shape[0]
     weights = (2.0 * jnp.arange(1, m + 1) - m - 1) / m**2
     spread = weights.astype(draws.dtype) @ jnp.sort(draws, axis=0)
@@ -78,10 +84,11 @@ def crps_ensemble(draws: Float[Array, "m n"], y: Float[Array, " n"]) -> Scalar:
 
 @jax.jit
 def crps_gaussian(
-    mean: Float[Array, " n"], sd: Float[Array, " #n"], y: Float[Array, " n"]
+    mean: Real[Array, " n"], sd: Real[Array, " #n"], y: Real[Array, " n"]
 ) -> Scalar:
     """The same score of N(μ, σ²): σ (w (2Φ(w) − 1) + 2φ(w) − 1/√π), w = (y − μ)/σ."""
     _require_values(mean.shape, y)
+    mean, sd, y = _floats(mean, sd, y)
     w = (y - mean) / sd
     scaled = w * (2 * stats.norm.cdf(w) - 1) + 2 * stats.norm.pdf(w) - 1 / math.sqrt(math.pi)
     return (sd * scaled).mean()
@@ -89,56 +96,60 @@ def crps_gaussian(
 
 @jax.jit
 def interval_coverage(
-    lower: Float[Array, " n"], upper: Float[Array, " n"], y: Float[Array, " n"]
+    lower: Real[Array, " n"], upper: Real[Array, " n"], y: Real[Array, " n"]
 ) -> Scalar:
     """The share of data inside their closed intervals."""
     _require_values(lower.shape, y)
     _require_values(upper.shape, y)
-    return ((lower <= y) & (y <= upper)).mean(dtype=y.dtype)
+    lower, upper, y = _floats(lower, upper, y)
+    return _unless_nan(((lower <= y) & (y <= upper)).mean(dtype=y.dtype), lower, upper, y)
 
 
 @jax.jit
-def entropy(probabilities: Float[Array, "*n c"]) -> Float[Array, "*n"]:
+def entropy(probabilities: Real[Array, "*n c"]) -> Float[Array, "*n"]:
     """−Σ_k p_k log p_k of each row, in nats."""
-    return special.entr(probabilities).sum(-1)
+    return special.entr(*_floats(probabilities)).sum(-1)
 
 
 @jax.jit
-def predictive_entropy(probabilities: Float[Array, "m n c"]) -> Float[Array, " n"]:
+def predictive_entropy(probabilities: Real[Array, "m n c"]) -> Float[Array, " n"]:
     """H[p̄]: all the uncertainty of a class."""
+    (probabilities,) = _floats(probabilities)
     return entropy(probabilities.mean(0))
 
 
 @jax.jit
-def mutual_information(probabilities: Float[Array, "m n c"]) -> Float[Array, " n"]:
+def mutual_information(probabilities: Real[Array, "m n c"]) -> Float[Array, " n"]:
     """H[p̄] − (1/m) Σ_j H[p_j] ≥ 0: the part that comes of the members' disagreement (Houlsby et al. 2011)."""
     return jnp.maximum(predictive_entropy(probabilities) - entropy(probabilities).mean(0), 0.0)
 
 
 @jax.jit
-def auroc(inliers: Float[Array, " n"], outliers: Float[Array, " o"]) -> Scalar:
+def auroc(inliers: Real[Array, " n"], outliers: Real[Array, " o"]) -> Scalar:
     """P(score of an outlier > that of an inlier) + ½ P(they are equal), from the scores of both."""
     _require_scores(inliers, outliers)
+    inliers, outliers = _floats(inliers, outliers)
     below, at_most = _counts(inliers, outliers)
-    return ((below + at_most) / (2 * len(inliers))).mean()
+    return _unless_nan(((below + at_most) / (2 * len(inliers))).mean(), inliers, outliers)
 
 
 @jax.jit
-def aupr(inliers: Float[Array, " n"], outliers: Float[Array, " o"]) -> Scalar:
+def aupr(inliers: Real[Array, " n"], outliers: Real[Array, " o"]) -> Scalar:
     """Average precision of finding the outliers.
 
     Σ_k (R_k − R_{k−1}) P_k over the thresholds is the mean, over the outliers, of the precision of the threshold that
     just admits each; tied scores share theirs.
     """
     _require_scores(inliers, outliers)
+    inliers, outliers = _floats(inliers, outliers)
     false = len(inliers) - _counts(inliers, outliers)[0]
     true = len(outliers) - _counts(outliers, outliers)[0]
-    return (true / (true + false)).mean()
+    return _unless_nan((true / (true + false)).mean(), inliers, outliers)
 
 
 @functools.partial(jax.jit, static_argnames="recall")
 def false_positive_rate(
-    inliers: Float[Array, " n"], outliers: Float[Array, " o"], recall: float = 0.95
+    inliers: Real[Array, " n"], outliers: Real[Array, " o"], recall: float = 0.95
 ) -> Scalar:
     """The share of inliers that raise an alarm where at least `recall` of the outliers do (FPR@95).
 
@@ -148,8 +159,10 @@ def false_positive_rate(
     _require_scores(inliers, outliers)
     if not 0 < recall <= 1:
         raise InputError(f"recall is {recall!r}; it must be above 0 and at most 1, such as 0.95.")
+    inliers, outliers = _floats(inliers, outliers)
     found = math.ceil(recall * len(outliers) * (1 - 1e-12))
-    return (inliers >= jnp.sort(outliers)[len(outliers) - found]).mean(dtype=inliers.dtype)
+    alarms = inliers >= jnp.sort(outliers)[len(outliers) - found]
+    return _unless_nan(alarms.mean(dtype=inliers.dtype), inliers, outliers)
 
 
 class Reliability(NamedTuple):
@@ -171,7 +184,7 @@ class Reliability(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames=("bins", "equal"))
 def reliability(
-    probabilities: Float[Array, "n c"],
+    probabilities: Real[Array, "n c"],
     labels: Int[Array, " n"],
     bins: int = BINS,
     equal: Literal["mass", "width"] = "mass",
@@ -184,6 +197,7 @@ def reliability(
     _require_labels(probabilities.shape, labels)
     require_count("bins", bins, f"The paper uses {BINS}.")
     require_choice(equal, ("mass", "width"), "equal")
+    (probabilities,) = _floats(probabilities)
     n = len(labels)
     order = jnp.argsort(probabilities.max(1))
     confidence = probabilities.max(1)[order]
@@ -201,13 +215,24 @@ def reliability(
 
 @functools.partial(jax.jit, static_argnames=("bins", "equal"))
 def calibration_error(
-    probabilities: Float[Array, "n c"],
+    probabilities: Real[Array, "n c"],
     labels: Int[Array, " n"],
     bins: int = BINS,
     equal: Literal["mass", "width"] = "mass",
 ) -> Scalar:
     """ECE = Σ_b share_b |accuracy_b − confidence_b|, see `reliability`."""
     return reliability(probabilities, labels, bins=bins, equal=equal).error
+
+
+def _floats(*arrays: Array) -> list[Array]:
+    """The arrays as floats, of their own precision where they have one."""
+    return [x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float) for x in arrays]
+
+
+def _unless_nan(value: Scalar, *arrays: Array) -> Scalar:
+    """The value of a metric that compares; comparisons take NaN for an ordinary answer."""
+    unknown = jnp.array([jnp.isnan(array).any() for array in arrays]).any()
+    return jnp.where(unknown, jnp.nan, value)
 
 
 def _log_mean_exp(values: Float[Array, "m n"]) -> Float[Array, " n"]:

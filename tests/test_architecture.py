@@ -16,7 +16,7 @@ NOTATION = Path(__file__).parents[1] / "docs" / "notation.md"
 
 LAYERS = (
     {"errors", "untrusted", "gauss_jordan", "nvidia"},
-    {"specs"},
+    {"specs", "entries"},
     {
         "storage",
         "records",

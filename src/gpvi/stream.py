@@ -19,6 +19,7 @@ import jax
 import numpy as np
 from jaxtyping import Int, PyTree
 
+from gpvi.entries import require_finite
 from gpvi.errors import InputError, StorageError
 
 MEMORY = 64 * 2**20
@@ -96,7 +97,7 @@ class Stream:
         wanted, places = np.unique(indices, return_inverse=True)
         if wanted[0] < 0 or wanted[-1] >= self.size:
             raise InputError(
-                f"there are rows 0 to {self.size - 1} in the stream, not {wanted[-1]}."
+                f"there are rows 0 to {self.size - 1} in the stream, not {wanted[0 if wanted[0] < 0 else -1]}."
             )
         found = self._read(wanted)
         form = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), found)
@@ -154,13 +155,7 @@ class Stream:
 
     def _check_finite(self, found: PyTree[np.ndarray], indices: np.ndarray) -> None:
         for path, leaf in jax.tree.leaves_with_path(found):
-            if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
-                where = np.argwhere(~np.isfinite(leaf))[0]
-                place = (int(indices[where[0]]), *map(int, where[1:]))
-                name = "data" + jax.tree_util.keystr(path)
-                raise InputError(
-                    f"{name} holds {leaf[tuple(where)]} at index {place}: remove or impute it."
-                )
+            require_finite(leaf, "data" + jax.tree_util.keystr(path), indices)
 
 
 class _Rows(ABC):
@@ -195,7 +190,7 @@ class _Indexed(_Rows):
         self._source = source
 
     def take(self, indices: np.ndarray) -> Any:
-        return jax.tree.map(np.asarray, self._source[indices])
+        return jax.tree.map(_native, self._source[indices])
 
     def __len__(self) -> int:
         return len(self._source)
@@ -227,7 +222,7 @@ class _Sliced(_Rows):
                 read = np.empty((last - first + 1, *self.shape[1:]), self.dtype)
                 self.fill(read, first)
                 found[group] = read[indices[group] - first]
-        return found.astype(self.dtype.newbyteorder("="), copy=False)
+        return _native(found)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -293,6 +288,12 @@ class _File(_Sliced):
         with self._reading:
             self._file.seek(place)
             return self._file.readinto(view)
+
+
+def _native(rows: Any) -> np.ndarray:
+    """An array in the byte order of this machine."""
+    array = np.asarray(rows)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _near(indices: np.ndarray, gap: int, span: int) -> Iterator[slice]:

@@ -23,6 +23,7 @@ from gpvi.mesh import rows
 from gpvi.models import Model
 from gpvi.preflight import Preflight, preflight
 from gpvi.specs import is_number, is_whole
+from gpvi.entries import device_dtype, held_as, on_device, require_finite
 from gpvi.stream import Stream
 
 SAMPLED_ROWS = 10_000
@@ -291,7 +292,7 @@ class Target(eqx.Module):
     def batch(self, indices: Int[Array | np.ndarray, " b"]) -> PyTree:
         """The data with these indices; of a stream they are read, so that the indices must be at hand."""
         if isinstance(self.data, Stream):
-            return jax.tree.map(jnp.asarray, self.data.rows(np.asarray(indices)))
+            return on_device(self.data.rows(np.asarray(indices)))
         return jax.tree.map(lambda leaf: leaf[indices], self.data)
 
     def sample(self) -> PyTree:
@@ -301,7 +302,7 @@ class Target(eqx.Module):
         """
         if isinstance(self.data, Stream):
             few = min(SAMPLED_ROWS, self.data.batches(1))
-            return jax.tree.map(jnp.asarray, self.data.sample(few))
+            return on_device(self.data.sample(few))
         if self.size is None or all(a.is_fully_addressable for a in jax.tree.leaves(self.data)):
             return None
         few = np.linspace(0, self.size - 1, min(SAMPLED_ROWS, self.size)).astype(int)
@@ -355,7 +356,7 @@ class Target(eqx.Module):
 
             def read(first: Any) -> PyTree:
                 found = stream.rows(int(first) + np.arange(count))
-                return jax.tree.map(lambda a, as_: a.astype(as_.dtype), found, form)
+                return jax.tree.map(lambda a, as_: held_as(a, np.dtype(as_.dtype)), found, form)
 
             return jax.pure_callback(read, form, first)
 
@@ -622,11 +623,6 @@ class Evaluation(NamedTuple):
         return 1.0 - self.finite.mean()
 
 
-def device_dtype(dtype: np.dtype) -> np.dtype:
-    """What arrays of this type become in JAX, at the precision of the moment."""
-    return np.dtype(jnp.asarray(np.empty(0, dtype)).dtype)
-
-
 def at_once(dim: int) -> int:
     """How many points are evaluated side by side where only their values are wanted: about 10⁶ numbers."""
     return max(1, min(1_000, 1_000_000 // dim))
@@ -660,11 +656,7 @@ def _checked_data(data: PyTree) -> PyTree:
                 raise InputError(
                     f"{name} is a single number; each array of data needs a first axis of length N."
                 )
-            if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-                where = np.argwhere(~np.isfinite(array))[0]
-                raise InputError(
-                    f"{name} holds {array[tuple(where)]} at index {tuple(map(int, where))}: remove or impute it."
-                )
+            require_finite(array, name)
         lengths.add(np.shape(leaf)[0])
     if len(lengths) > 1:
         raise InputError(
@@ -672,7 +664,7 @@ def _checked_data(data: PyTree) -> PyTree:
         )
     if lengths == {0}:
         raise InputError("data is empty: N = 0.")
-    return jax.tree.map(jnp.asarray, data)
+    return on_device(data)
 
 
 def _brief(point: Array) -> str:

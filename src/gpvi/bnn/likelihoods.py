@@ -13,6 +13,7 @@ from jax.scipy import stats
 from jax.scipy.special import gammaincc, xlogy
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Scalar
 
+from gpvi.entries import require_finite
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.specs import require_positive, resolve, spec
 
@@ -400,11 +401,7 @@ def _columns(y: Any, columns: int, kind: str) -> np.ndarray:
             f"y has shape {np.shape(y)}, but {kind} with this network has {columns} column(s): give (n, {columns})"
             f"{' or (n,)' if columns == 1 else ''}, or a network with other outputs."
         )
-    if not np.isfinite(values).all():
-        where = np.argwhere(~np.isfinite(values))[0]
-        raise InputError(
-            f"y holds {values[tuple(where)]} in row {int(where[0])}: remove or impute it."
-        )
+    require_finite(values, "y")
     return values
 
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Scalar
 from gpvi.bnn.likelihoods import Likelihood, as_likelihood
 from gpvi.bnn.networks import Network
 from gpvi.bnn.priors import Prior, as_prior
+from gpvi.entries import require_finite
 from gpvi.errors import InputError
 from gpvi.stream import Stream
 from gpvi.target import Target
@@ -106,11 +107,7 @@ def checked_inputs(X: Any) -> np.ndarray:
         raise InputError(
             f"X has shape {inputs.shape}; pass (n, features), or (n, …) for images. Of a single feature, X[:, None]."
         )
-    if not np.isfinite(inputs).all():
-        where = np.argwhere(~np.isfinite(inputs))[0]
-        raise InputError(
-            f"X holds {inputs[tuple(where)]} at index {tuple(map(int, where))}: remove or impute it."
-        )
+    require_finite(inputs, "X")
     return inputs
 
 

@@ -28,6 +28,7 @@ from gpvi.bnn.likelihoods import Likelihood, as_likelihood
 from gpvi.bnn.model import checked_inputs
 from gpvi.bnn.networks import Network
 from gpvi.carriers import Particles, standard_normal
+from gpvi.entries import held_as
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import AbstractGenerator
 from gpvi.posterior import Posterior
@@ -164,7 +165,7 @@ class Predictive:
         values = self.likelihood.prepare(y, self.network.outputs(inputs))
         if len(inputs) != len(values):
             raise InputError(f"X has {len(inputs)} rows and y {len(values)}; they must agree.")
-        return self._run(_log_prob, inputs, draws, key, values)
+        return self._run(_log_prob, inputs, draws, key, y=values)
 
     def quantiles(
         self,
@@ -183,7 +184,7 @@ class Predictive:
                 f"{type(self.likelihood).__name__} is over classes, which have no order, so there are no quantiles or "
                 "intervals. Use the probabilities, Predictive.predict(…).mean."
             )
-        return self._run(_quantiles, X, draws, key, at)
+        return self._run(_quantiles, X, draws, key, levels=at)
 
     def interval(
         self, X: Any, level: float = 0.9, *, key: PRNGKeyArray, draws: int | None = None
@@ -203,7 +204,7 @@ class Predictive:
         return self._run(_outputs, X, n, key)
 
     def _run(
-        self, compute: Callable, X: Any, draws: int | None, key: PRNGKeyArray, *more: np.ndarray
+        self, compute: Callable, X: Any, draws: int | None, key: PRNGKeyArray, **more: np.ndarray
     ) -> Any:
         require_key(key)
         inputs = checked_inputs(X)
@@ -219,8 +220,8 @@ class Predictive:
             draw_key, noise_key = jax.random.split(key)
             networks = self._networks(draws, draw_key)
             arrays = [
-                jnp.asarray(a, dtype if np.issubdtype(a.dtype, np.floating) else None)
-                for a in (inputs, *more)
+                jnp.asarray(held_as(a, dtype, name) if np.issubdtype(a.dtype, np.floating) else a)
+                for name, a in {"X": inputs, **more}.items()
             ]
             return compute(self.network, self.likelihood, networks, noise_key, *arrays)
 

@@ -1,0 +1,59 @@
+"""Numbers as they come in: of a kind to compute with, finite, and within the range of what will hold them."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from gpvi.errors import InputError
+
+
+def device_dtype(dtype: np.dtype) -> np.dtype:
+    """What arrays of this type become in JAX, at the precision of the moment."""
+    return np.dtype(jnp.asarray(np.empty(0, dtype)).dtype)
+
+
+def require_finite(array: np.ndarray, name: str, rows: np.ndarray | None = None) -> None:
+    """Refuse what is no number, NaN and infinity; `rows` are the numbers of the rows where those are some of many."""
+    if array.dtype.kind not in "biuf" and not jnp.issubdtype(array.dtype, jnp.floating):
+        raise InputError(f"{name} has dtype {array.dtype}, which holds no numbers: convert it.")
+    finite = np.isfinite(array) if array.dtype.kind not in "biu" else np.True_
+    if not finite.all():
+        where = np.argwhere(~finite)[0]
+        first = where[:1] if rows is None else rows[where[:1]]
+        place = tuple(map(int, (*first, *where[1:])))
+        raise InputError(f"{name} holds {array[tuple(where)]} at index {place}: remove or impute it.")
+
+
+def held_as(array: np.ndarray, dtype: np.dtype, name: str = "data") -> np.ndarray:
+    """The numbers in a type that may round them; one out of its range, which would become another, is refused."""
+    if array.dtype == dtype or array.dtype.kind == "b":
+        return array
+    if array.dtype.kind in "iu" and dtype.kind in "iu":
+        bounds = np.iinfo(dtype)
+        beyond = (array < bounds.min) | (array > bounds.max)
+    else:
+        with np.errstate(over="ignore"):
+            beyond = ~np.isfinite(array.astype(dtype))
+    if beyond.any():
+        raise InputError(
+            f"{name} holds {array[beyond][0]}, which {dtype} cannot: give it in other units, as floats where it is "
+            "whole, or compute in 64 bits with dtype='float64'."
+        )
+    return array.astype(dtype)
+
+
+def on_device(data: PyTree[Any]) -> PyTree[jax.Array]:
+    """Finite arrays of NumPy's as JAX's, at the precision of the moment."""
+
+    def put(path: Any, leaf: Any) -> jax.Array:
+        if isinstance(leaf, jax.Array):
+            return jnp.asarray(leaf)
+        array = np.asarray(leaf)
+        native = array.astype(array.dtype.newbyteorder("="), copy=False)
+        name = "data" + jax.tree_util.keystr(path)
+        return jnp.asarray(held_as(native, device_dtype(native.dtype), name))
+
+    return jax.tree.map_with_path(put, data)

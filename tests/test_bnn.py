@@ -472,7 +472,7 @@ class TestLikelihoods:
             (lambda: as_likelihood(bnn.Poisson), "Poisson"),
             (lambda: bnn.Gaussian().prepare(["a"], 1), "numbers"),
             (lambda: bnn.Gaussian().prepare([[1.0, 2.0]], 1), r"\(1, 2\).*1 column"),
-            (lambda: bnn.Gaussian().prepare([1.0, np.nan], 1), "nan in row 1"),
+            (lambda: bnn.Gaussian().prepare([1.0, np.nan], 1), "holds nan at index .1, 0."),
             (lambda: bnn.Categorical().prepare([0, 3], 3), "3 in row 1.*0 to 2"),
             (lambda: bnn.Categorical().prepare([0, -1], 3), "-1 in row 1"),
             (lambda: bnn.Categorical().prepare([0.5], 3), "0.5 in row 0"),
@@ -807,6 +807,29 @@ class TestPredictive:
         few, many = scratch(20), scratch(10_000)
         assert many < 1.02 * few
         assert many < 10_000 * network.size * 4 / 50
+
+    @pytest.mark.parametrize("kind", ["gaussian", "categorical"])
+    def test_rows_are_taken_some_at_a_time(self, kind, monkeypatch):
+        own, y = predictive_of(kind), np.arange(len(X)) % 3
+        y = y if kind == "categorical" else np.stack([y, y], 1)
+
+        def all_of_it():
+            moments = own.predict(X, key=KEY, draws=20)
+            log_prob = own.log_prob(X, y, key=KEY, draws=20)
+            if kind == "categorical":
+                return moments, log_prob
+            return moments, log_prob, own.quantiles(X, (0.1, 0.9), key=KEY, draws=20)
+
+        whole = all_of_it()
+        asked = []
+        plain = predictive._predict
+        monkeypatch.setattr(predictive, "OUTPUTS", 2 * 20 * 3)
+        monkeypatch.setattr(
+            predictive, "_predict", lambda *args: asked.append(len(args[-1])) or plain(*args)
+        )
+        parts = all_of_it()
+        assert max(asked) < len(X) and len(asked) > 1
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), parts, whole)
 
     def test_several_posteriors_predict_as_their_mixture(self, monkeypatch):
         """In blocks of 8 networks with idle places; network i is of one member, i + 3 of the same."""

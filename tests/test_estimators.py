@@ -1,6 +1,7 @@
 """The scikit-learn estimators: what they predict, what they refuse, and scikit-learn's own checks."""
 
 import inspect
+import re
 import logging
 import pickle
 
@@ -21,6 +22,7 @@ import gpvi
 from gpvi import bnn
 from gpvi.affine import Affine
 from gpvi.bnn import estimators
+from gpvi.bnn.standardisation import Standardisation
 from gpvi.bnn.starts import NOISE, fitted_networks
 from gpvi.carriers import Particles
 from gpvi.errors import InputError, UnknownOptionError
@@ -187,7 +189,8 @@ def test_probabilities_are_those_of_the_labels(classifier):
     assert classifier.score(X, y) > 0.9
     chosen = probabilities[np.arange(len(y)), np.searchsorted(classifier.classes_, y)]
     np.testing.assert_allclose(classifier.log_prob(X, y), np.log(chosen), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(np.exp(classifier.predict_log_proba(X)), probabilities)
+    logs = classifier.predict_log_proba(X)
+    np.testing.assert_allclose(logs, np.log(probabilities), rtol=1e-5, atol=1e-5)
 
 
 def test_a_label_that_no_network_expects_has_a_finite_log_prob(classifier):
@@ -195,6 +198,7 @@ def test_a_label_that_no_network_expects_has_a_finite_log_prob(classifier):
     found = classifier.log_prob(far, classifier.classes_)
     assert np.isfinite(found).all()
     assert found.min() < -200
+    np.testing.assert_allclose(classifier.predict_log_proba(far[:1])[0], found, rtol=1e-5)
 
 
 def test_sampled_labels_follow_the_probabilities(classifier):
@@ -369,6 +373,54 @@ def test_a_prediction_does_not_depend_on_its_neighbours(regressor, classifier):
     np.testing.assert_array_equal(one, regressor.predict(X)[0])
 
 
+def test_many_rows_are_predicted_as_few(regressor):
+    X = np.resize(line()[0], (estimators.MANY_ROWS + 5, 2))
+    few = regressor.predict(X[-7:], return_std=True)
+    many = regressor.predict(X, return_std=True)
+    np.testing.assert_allclose([part[-7:] for part in many], few, rtol=1e-5)
+
+
+def test_far_from_the_data_nothing_is_nan(regressor):
+    mean, sd = regressor.predict([[1e20, 0.0]], return_std=True)
+    assert np.isfinite(mean).all() and not np.isnan(sd).any()
+
+
+@pytest.mark.parametrize(
+    "units", [(1e200, 0.0), (1e-200, 0.0), (0.01, 1e9)], ids=["huge", "tiny", "far"]
+)
+def test_columns_in_any_units_are_standardised(units):
+    scale, shift = units
+    plain = np.random.default_rng(0).normal(size=(50, 2))
+    own = Standardisation.of(plain * scale + shift).transform(plain * scale + shift)
+    np.testing.assert_allclose(own, (plain - plain.mean(0)) / plain.std(0), atol=1e-4)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -1e200, 3e9 + 0.1])
+def test_a_constant_column_is_only_shifted(value):
+    found = Standardisation.of(np.full((1_001, 1), value))
+    assert found.scale == 1
+    np.testing.assert_allclose(found.mean, value)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, InputError])
+def test_what_cannot_be_learned_again_leaves_the_model_as_it_was(error, monkeypatch, untrained):
+    X, y = line()
+    regressor = bnn.BayesianMLPRegressor(8, random_state=0).fit(X, y)
+    classifier = bnn.BayesianMLPClassifier(8, random_state=0).fit(*blobs())
+    before = regressor.predict(X), classifier.predict(blobs()[0])
+
+    def fails(*args, **options):
+        raise error
+
+    monkeypatch.setattr(estimators, "fit_seeds", fails)
+    with pytest.raises(error):
+        regressor.fit(X * 100 + 500, y * 7)
+    with pytest.raises(error):
+        classifier.fit(blobs()[0], np.where(blobs()[1] == blobs()[1][0], "cat", "dog"))
+    np.testing.assert_array_equal(regressor.predict(X), before[0])
+    np.testing.assert_array_equal(classifier.predict(blobs()[0]), before[1])
+
+
 def test_a_pickled_model_predicts(classifier, regressor):
     for model, rows in ((classifier, blobs()[0]), (regressor, line()[0])):
         copy = pickled(model)
@@ -474,12 +526,16 @@ def test_what_was_not_learned_is_refused(regressor):
         ({"activation": "rulu"}, "Did you mean 'relu'"),
         ({"hidden_layer_sizes": (0,)}, "hidden layer size is 0"),
         ({"hidden_layer_sizes": 2.5}, "hidden layer size is 2.5"),
+        ({"hidden_layer_sizes": None}, "hidden layer size is None"),
+        ({"hidden_layer_sizes": "wide"}, "hidden layer size is 'wide'"),
         ({"draws": 0}, "draws is 0"),
         ({"members": 0}, "members is 0"),
         ({"members": "many"}, "unknown members"),
         ({"batch_size": "small"}, "unknown batch_size"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"noise": "loud"}, "unknown noise"),
+        ({"noise": -1.5}, "noise is -1.5"),
+        ({"noise": True}, "noise"),
         ({"steps": 0}, "steps is 0"),
         ({"method": gpvi.NUTS(), "batch_size": 10}, "batch_size is 10"),
     ],
@@ -491,8 +547,10 @@ def test_bad_options_are_refused_with_the_remedy(options, told):
 
 @pytest.mark.parametrize("kind", [bnn.BayesianMLPRegressor, bnn.BayesianMLPClassifier])
 def test_every_option_is_documented(kind):
-    told = inspect.getdoc(kind) or ""
-    assert all(name in told for name in inspect.signature(kind).parameters)
+    told = (inspect.getdoc(kind) or "").partition("Attributes")[0]
+    entries = re.findall(r"^(?:    )?((?:\w+, )*(?:\w+)?)[:,]", told, re.M)
+    named = {name for entry in entries for name in entry.split(", ")}
+    assert set(inspect.signature(kind).parameters) <= named
 
 
 # Every method

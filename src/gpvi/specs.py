@@ -6,6 +6,7 @@ printed, compared, hashed, and rebuilt by name from a closed registry without ex
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping
 from types import UnionType
 from typing import Any, TypeVar, dataclass_transform, get_args
@@ -89,9 +90,9 @@ def is_number(value: Any) -> bool:
 
 
 def require_positive(name: str, value: Any, remedy: str) -> None:
-    """Refuse what is not a number > 0."""
-    if not is_number(value) or not value > 0:
-        raise InputError(f"{name} is {value!r}; it must be > 0. {remedy}")
+    """Refuse what is not a finite number > 0."""
+    if not is_number(value) or not 0 < value < math.inf:
+        raise InputError(f"{name} is {value!r}; it must be > 0 and finite. {remedy}")
 
 
 def require_key(key: Any) -> None:

@@ -6,10 +6,10 @@ standard deviations by s_y, log-densities by −Σ log s_y.
 """
 
 import dataclasses
-import numbers
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, overload
 
@@ -25,7 +25,7 @@ from gpvi.bnn.generators import method as large_gpvi
 from gpvi.bnn.likelihoods import Categorical, Gaussian, Heteroscedastic, Likelihood
 from gpvi.bnn.model import target
 from gpvi.bnn.networks import mlp
-from gpvi.bnn.predictive import Predictive
+from gpvi.bnn.predictive import Predictive, row_blocks
 from gpvi.bnn.priors import FanIn, Prior, Sparse
 from gpvi.bnn.standardisation import Standardisation
 from gpvi.bnn.starts import fitted_networks
@@ -35,13 +35,13 @@ from gpvi.fit import fit, fit_seeds
 from gpvi.methods import GPVI, METHODS, Method
 from gpvi.methods.base import Selective
 from gpvi.posterior import Posterior
-from gpvi.specs import require_choice, require_count, resolve
+from gpvi.specs import is_number, require_choice, require_count, require_positive, resolve
 
 Table = Any
 """What scikit-learn takes for an array (NumPy's, a data frame, lists): it is checked when it arrives."""
-ROWS = 256
-"""Predictions are made in blocks of this many rows, the last one filled up: one program serves any number of rows, and
-a row's prediction does not depend on its neighbours."""
+ROWS, MANY_ROWS = 256, 4_096
+"""Predictions are made in blocks of this many rows, of many where there are more than that, and the last one is filled
+up: two programs serve any number of rows, and a row's prediction does not depend on its neighbours."""
 BATCH = 128
 """batch_size="auto"."""
 DRAWS = 32
@@ -106,6 +106,17 @@ class _BayesianMLP(BaseEstimator):
         check_is_fitted(self)
         return Predictive(self.posteriors_, self.network_, self.likelihood_)
 
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Where learning fails or is interrupted, the estimator is as it was: no new scales beside old networks."""
+        before = dict(self.__dict__)
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
     def _start(self, X: np.ndarray, y: np.ndarray) -> None:
         self.x_scaler_ = Standardisation.of(X)
         self._seed = _seed(self.random_state)
@@ -127,7 +138,10 @@ class _BayesianMLP(BaseEstimator):
         members = len(start) or self._members(has_modes)
         method = _as_method(self.method, dim, members)
         prior = _default_prior(method) if _is(self.prior, "auto") else self.prior
-        posterior = target(network, likelihood, prior, X, y, temperature=self.temperature)
+        dtype = start[0].dtype if start else None
+        posterior = target(
+            network, likelihood, prior, X, y, temperature=self.temperature, dtype=dtype
+        )
         targets = [posterior] * members
         key = jax.random.fold_in(jax.random.key(self._seed), self._updates)
         options: dict[str, Any] = {
@@ -163,7 +177,7 @@ class _BayesianMLP(BaseEstimator):
 
     def _hidden_sizes(self) -> tuple[int, ...]:
         given = self.hidden_layer_sizes
-        sizes = (given,) if isinstance(given, numbers.Number) else given
+        sizes = given if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
         return tuple(_count("hidden layer size", size, "Try (50,).") for size in sizes)
 
     def _members(self, has_modes: bool) -> int:
@@ -207,8 +221,10 @@ class _BayesianMLP(BaseEstimator):
     def _log_prob(self, X: np.ndarray, y: np.ndarray) -> np.ndarray:
         """log p(y | x, data) of each row, for y as the networks see it."""
 
+        predictive = self.predictive_
+
         def of_rows(rows: np.ndarray, y: np.ndarray) -> tuple[Any]:
-            return (self.predictive_.log_prob(rows, y, **self._networks()),)
+            return (predictive.log_prob(rows, y, **self._networks()),)
 
         return _in_blocks(of_rows, self.x_scaler_.transform(X), y)[0]
 
@@ -282,10 +298,11 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
 
     def fit(self, X: Table, y: Table) -> "BayesianMLPRegressor":
         """Learn the posterior of the networks given X, (n, features), and y, (n,) or (n, outputs)."""
-        X, y = self._validated(X, y, reset=True)
-        self._one_column = y.ndim == 1
-        self.y_scaler_ = Standardisation.of(_column(y))
-        self._start(X, y)
+        with self._all_or_nothing():
+            X, y = self._validated(X, y, reset=True)
+            self._one_column = y.ndim == 1
+            self.y_scaler_ = Standardisation.of(_column(y))
+            self._start(X, y)
         return self
 
     def partial_fit(self, X: Table, y: Table) -> "BayesianMLPRegressor":
@@ -306,12 +323,13 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
         self, X: Table, return_std: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """The mean of y, and with `return_std` its standard deviation, observation noise included."""
+        rows, predictive = self._rows(X), self.predictive_
 
         def moments(rows: np.ndarray) -> tuple[Any, Any]:
-            found = self.predictive_.predict(rows, **self._networks())
+            found = predictive.predict(rows, **self._networks())
             return found.mean, found.variance
 
-        mean, variance = _in_blocks(moments, self._rows(X))
+        mean, variance = _in_blocks(moments, rows)
         mean = self._as_given(self.y_scaler_.inverse(mean))
         if not return_std:
             return mean
@@ -321,12 +339,13 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
         self, X: Table, quantiles: Sequence[float] = (0.05, 0.5, 0.95)
     ) -> np.ndarray:
         """Quantiles of y, observation noise included: (n, quantiles), or (n, outputs, quantiles)."""
+        rows, predictive = self._rows(X), self.predictive_
 
         def of_rows(rows: np.ndarray) -> tuple[Any]:
-            found = self.predictive_.quantiles(rows, quantiles, **self._networks())
+            found = predictive.quantiles(rows, quantiles, **self._networks())
             return (found.swapaxes(0, 1),)
 
-        (found,) = _in_blocks(of_rows, self._rows(X))
+        (found,) = _in_blocks(of_rows, rows)
         return self._as_given(self.y_scaler_.inverse(found).swapaxes(1, 2))
 
     def sample_y(self, X: Table, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
@@ -358,8 +377,9 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
         columns = y.shape[1]
         if _is(self.noise, "heteroscedastic"):
             return Heteroscedastic(), 2 * columns
-        if not isinstance(self.noise, numbers.Real):
+        if not is_number(self.noise):
             return Gaussian(noise=self.noise), columns
+        require_positive("noise", self.noise, "Give a standard deviation of y, or 'learned'.")
         if columns > 1:
             raise InputError(
                 f"noise is {self.noise!r} for {columns} outputs, and each has a scale of its own. Use noise='learned', "
@@ -422,9 +442,10 @@ class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
 
     def fit(self, X: Table, y: Table) -> "BayesianMLPClassifier":
         """Learn the posterior of the networks given X, (n, features), and labels y, (n,)."""
-        X, y = self._validated(X, y, reset=True)
-        self.classes_ = _at_least_two(np.unique(y))
-        self._start(X, y)
+        with self._all_or_nothing():
+            X, y = self._validated(X, y, reset=True)
+            self.classes_ = _at_least_two(np.unique(y))
+            self._start(X, y)
         return self
 
     def partial_fit(self, X: Table, y: Table, classes: Table = None) -> "BayesianMLPClassifier":
@@ -442,9 +463,10 @@ class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
             return self
         if classes is None:
             raise ValueError("classes must be passed on the first call to partial_fit.")
-        X, y = self._validated(X, y, reset=True)
-        self.classes_ = _at_least_two(np.unique(classes))
-        self._start(X, y)
+        with self._all_or_nothing():
+            X, y = self._validated(X, y, reset=True)
+            self.classes_ = _at_least_two(np.unique(classes))
+            self._start(X, y)
         return self
 
     def predict(self, X: Table) -> np.ndarray:
@@ -454,16 +476,26 @@ class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
 
     def predict_proba(self, X: Table) -> np.ndarray:
         """The probability of each class, averaged over the networks: (n, classes)."""
+        rows, predictive = self._rows(X), self.predictive_
 
         def of_rows(rows: np.ndarray) -> tuple[Any]:
-            return (self.predictive_.predict(rows, **self._networks()).mean,)
+            return (predictive.predict(rows, **self._networks()).mean,)
 
-        (found,) = _in_blocks(of_rows, self._rows(X))
+        (found,) = _in_blocks(of_rows, rows)
         return found / found.sum(1, keepdims=True)
 
     def predict_log_proba(self, X: Table) -> np.ndarray:
-        """The logarithm of `predict_proba`."""
-        return np.log(self.predict_proba(X))
+        """The logarithm of `predict_proba`, also where that is 0 in floats."""
+        rows, classes = self._rows(X), np.arange(len(self.classes_), dtype=np.int32)
+        predictive = self.predictive_
+
+        def of_rows(rows: np.ndarray) -> tuple[Any]:
+            each, label = np.repeat(rows, len(classes), axis=0), np.tile(classes, len(rows))
+            found = predictive.log_prob(each, label, **self._networks())
+            return (found.reshape(len(rows), len(classes)),)
+
+        (found,) = _in_blocks(of_rows, rows)
+        return found
 
     def sample_y(self, X: Table, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Labels by n networks: (n, n_samples). A column is one network."""
@@ -494,14 +526,13 @@ class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
 def _in_blocks(
     of_rows: Callable[..., tuple[Any, ...]], *tables: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """What `of_rows` makes of all rows, always asked for `ROWS` of them at once; in double precision."""
+    """What `of_rows` makes of all rows, always asked for as many of them at once; in double precision."""
     number = len(tables[0])
-    found = []
-    for start in range(0, number, ROWS):
-        blocks = [table[start : start + ROWS] for table in tables]
-        idle = ROWS - len(blocks[0])
-        filled = [np.concatenate([b, np.repeat(b[-1:], idle, axis=0)]) for b in blocks]
-        found.append([np.asarray(part, np.float64) for part in of_rows(*filled)])
+    at_once = ROWS if number <= MANY_ROWS else MANY_ROWS
+    found = [
+        [np.asarray(part, np.float64) for part in of_rows(*block)]
+        for block in row_blocks(tables, at_once)
+    ]
     return tuple(np.concatenate(parts)[:number] for parts in zip(*found, strict=True))
 
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Scalar
 from gpvi.bnn.likelihoods import Likelihood, as_likelihood
 from gpvi.bnn.networks import Network
 from gpvi.bnn.priors import Prior, as_prior
-from gpvi.entries import require_finite
+from gpvi.entries import held_as, require_finite
 from gpvi.errors import InputError
 from gpvi.stream import Stream
 from gpvi.target import Target
@@ -42,7 +42,7 @@ def target(
     ----------
     network: see `Network`.
     likelihood: of y given the outputs: "gaussian", "categorical", … or an object such as `Gaussian(noise=0.1)`.
-    prior: of the weights: "normal", "fan-in", "mixture" or an object.
+    prior: of the weights: "normal", "fan-in", "sparse", "mixture" or an object.
     X, y: the data; their first axes have one length N. X, or both, may be a `gpvi.Stream` of rows that stay on disk.
     temperature: T; 1 is the posterior, less a cold one.
     dtype: float32 or float64; follows JAX's x64 setting by default.
@@ -60,7 +60,10 @@ def target(
     outputs = network.outputs(inputs)
 
     def cast(*both: np.ndarray) -> tuple[np.ndarray, ...]:
-        return tuple(a.astype(kind) if np.issubdtype(a.dtype, np.floating) else a for a in both)
+        return tuple(
+            held_as(a, kind, name) if np.issubdtype(a.dtype, np.floating) else a
+            for name, a in zip(("X", "y"), both, strict=True)
+        )
 
     if isinstance(X, Stream):
         data = X.beside(

@@ -8,13 +8,13 @@ For y given x, with networks w_1…w_n drawn from the posterior:
     variance   their sum, by the law of total variance
     entropy    H[(1/n) Σ_i p_i], and mutual information, that less (1/n) Σ_i H[p_i], for classes.
 
-Networks are drawn a block at a time, used and forgotten, so memory does not grow with their number; a further pass,
-where one is needed, draws the same ones again from the same keys. Quantiles are those of the mixture's distribution
+Networks are drawn a block at a time, used and forgotten, and moments are taken of some rows at a time, so that memory
+grows with neither beyond what is returned; a further pass draws the same networks again from the same keys. Quantiles are those of the mixture's distribution
 function, (1/n) Σ_i P(Y ≤ y | w_i), found by refining a grid: no y is drawn for them.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -40,6 +40,8 @@ ENTRIES = 2**21
 """About how many weights one block of networks has."""
 PAIRS = 2**13
 """About how many (network, datum) pairs go through at once."""
+OUTPUTS = 2**22
+"""About how many outputs of one block of networks are held at once, where they are not what is asked for."""
 GRID = 33
 ROUNDS = 5
 """Quantiles are known to 32⁻⁵ of the bracket they start from."""
@@ -155,7 +157,7 @@ class Predictive:
 
     def predict(self, X: Any, *, key: PRNGKeyArray, draws: int | None = None) -> Prediction:
         """Mean, variance with its two parts, and for classes entropy and mutual information."""
-        return self._run(_predict, X, draws, key)
+        return self._run(_predict, X, draws, key, axis=0)
 
     def log_prob(
         self, X: Any, y: Any, *, key: PRNGKeyArray, draws: int | None = None
@@ -165,7 +167,7 @@ class Predictive:
         values = self.likelihood.prepare(y, self.network.outputs(inputs))
         if len(inputs) != len(values):
             raise InputError(f"X has {len(inputs)} rows and y {len(values)}; they must agree.")
-        return self._run(_log_prob, inputs, draws, key, y=values)
+        return self._run(_log_prob, inputs, draws, key, y=values, axis=0)
 
     def quantiles(
         self,
@@ -184,7 +186,7 @@ class Predictive:
                 f"{type(self.likelihood).__name__} is over classes, which have no order, so there are no quantiles or "
                 "intervals. Use the probabilities, Predictive.predict(…).mean."
             )
-        return self._run(_quantiles, X, draws, key, levels=at)
+        return self._run(_quantiles, X, draws, key, levels=at, axis=1)
 
     def interval(
         self, X: Any, level: float = 0.9, *, key: PRNGKeyArray, draws: int | None = None
@@ -204,8 +206,17 @@ class Predictive:
         return self._run(_outputs, X, n, key)
 
     def _run(
-        self, compute: Callable, X: Any, draws: int | None, key: PRNGKeyArray, **more: np.ndarray
+        self,
+        compute: Callable,
+        X: Any,
+        draws: int | None,
+        key: PRNGKeyArray,
+        *,
+        y: np.ndarray | None = None,
+        levels: np.ndarray | None = None,
+        axis: int | None = None,
     ) -> Any:
+        """What is computed of all rows; some at a time, where `axis` is theirs in the result."""
         require_key(key)
         inputs = checked_inputs(X)
         outputs = self.network.outputs(inputs)
@@ -219,11 +230,24 @@ class Predictive:
         with jax.enable_x64(dtype == np.dtype("float64")):
             draw_key, noise_key = jax.random.split(key)
             networks = self._networks(draws, draw_key)
-            arrays = [
-                jnp.asarray(held_as(a, dtype, name) if np.issubdtype(a.dtype, np.floating) else a)
-                for name, a in {"X": inputs, **more}.items()
+            tables = [
+                held_as(a, dtype, name) if np.issubdtype(a.dtype, np.floating) else a
+                for name, a in {"X": inputs, "y": y}.items()
+                if a is not None
             ]
-            return compute(self.network, self.likelihood, networks, noise_key, *arrays)
+            shared = () if levels is None else (jnp.asarray(levels, dtype),)
+            number = at_once = len(inputs)
+            if axis is not None:
+                at_once = min(number, max(1, OUTPUTS // (networks.block * outputs)))
+            known = self.network, self.likelihood, networks, noise_key
+            first, *rest = (
+                compute(*known, *map(jnp.asarray, block), *shared)
+                for block in row_blocks(tables, at_once)
+            )
+            if axis is None or not rest:
+                return first
+            joined = jax.tree.map(lambda *of: jnp.concatenate(of, axis), first, *rest)
+            return jax.tree.map(lambda a: jax.lax.slice_in_dim(a, 0, number, axis=axis), joined)
 
     def _networks(self, draws: int | None, key: PRNGKeyArray) -> Networks:
         block, members = max(1, min(256, ENTRIES // self.posterior.dim)), len(self.members)
@@ -239,6 +263,14 @@ class Predictive:
         own = self.posterior if members == 1 else _pooled(self.members)
         table = own.particles if draws is None else own.sample(_count(draws), key=key)
         return Networks(table, key, len(table), min(block, len(table)))
+
+
+def row_blocks(tables: Sequence[np.ndarray], at_once: int) -> Iterator[list[np.ndarray]]:
+    """All rows of the tables, so many at a time; the last row fills the last block up."""
+    for start in range(0, len(tables[0]), at_once):
+        blocks = [table[start : start + at_once] for table in tables]
+        idle = at_once - len(blocks[0])
+        yield [np.concatenate([b, np.repeat(b[-1:], idle, axis=0)]) for b in blocks]
 
 
 def _pooled(members: Sequence[Posterior]) -> Posterior:
@@ -319,7 +351,7 @@ class _Moments(eqx.Module):
         return _Moments(
             self.number + number,
             self.mean + gap * (number / total),
-            self.squares + squares + gap**2 * (self.number * number / total),
+            self.squares + squares + gap * (gap * (self.number * number / total)),
         )
 
 

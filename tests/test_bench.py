@@ -38,8 +38,8 @@ def test_a_ratio_is_the_median_of_turns_side_by_side():
     assert timings["ours"].over(timings["theirs"]) == 2
     assert timings["ours"].seconds == 2
     values = timings["ours"].values()
-    assert values.pop("processor ms") >= 0
-    assert values == {"ms": 2000, "least ms": 1000, "compile s": 1.5, "peak MiB": 1}
+    known = {"ms": 2000, "least ms": 1000, "compile s": 1.5, "peak MiB": 1}
+    assert values == known | {"processor ms": values["processor ms"]}
 
 
 def test_turns_stop_at_their_number():
@@ -149,7 +149,6 @@ def test_reports_are_read_as_written(tmp_path):
     assert found.environment == made.environment
     assert [r.values for r in found.results[:2]] == [r.values for r in made.results[:2]]
     assert np.isnan(found.results[2].values["ratio"])
-    assert results.merged([made, found]) == found.results or len(results.merged([made, found])) == 8
     (tmp_path / "bench.json").write_text("{}")
     with pytest.raises(StorageError, match="no report of gpvi bench"):
         results.read(tmp_path / "bench.json")

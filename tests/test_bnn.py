@@ -330,6 +330,27 @@ class TestPriors:
         assert found == pytest.approx(expected, rel=1e-5)
         assert as_prior("sparse") == bnn.Sparse()
 
+    def test_sparse_knows_the_layers_of_weights_that_lie_side_by_side(self):
+        """As of the same weights in a dictionary of layers."""
+        shapes = {"w1": (3, 5), "b1": (5,), "w2": (5, 2), "b2": (2,)}
+        flat = lambda key: {name: jnp.ones(shape) for name, shape in shapes.items()}  # noqa: E731
+
+        def nested(key):
+            own = flat(key)
+            return {i: {"w": own[f"w{i}"], "b": own[f"b{i}"]} for i in ("1", "2")}
+
+        def apply(own, x):
+            return jnp.tanh(x @ own["w1"] + own["b1"]) @ own["w2"] + own["b2"]
+
+        side = bnn.Network.from_functions(flat, apply)
+        deep = bnn.Network.from_functions(
+            nested, lambda own, x: apply({k + i: own[i][k] for i in own for k in own[i]}, x)
+        )
+        ones = jnp.ones(side.size)
+        expected = float(bnn.Sparse().log_prob(ones, deep))
+        assert float(bnn.Sparse().log_prob(ones, side)) == pytest.approx(expected, rel=1e-5)
+        assert abs(bnn.FanIn(2.0, 2.0).log_prob(ones, side) - expected) > 1
+
     @pytest.mark.parametrize(
         ("make", "message"),
         [
@@ -829,7 +850,9 @@ class TestPredictive:
         )
         parts = all_of_it()
         assert max(asked) < len(X) and len(asked) > 1
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), parts, whole)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), parts, whole
+        )
 
     def test_several_posteriors_predict_as_their_mixture(self, monkeypatch):
         """In blocks of 8 networks with idle places; network i is of one member, i + 3 of the same."""

@@ -84,6 +84,14 @@ def test_too_few_are_refused(wrong):
         gpvi.sbc(simulate, posterior, FULL_RANK, key=jax.random.key(0), **wrong)
 
 
+def test_more_draws_than_particles_are_refused_before_any_fit():
+    def simulate(key):
+        raise AssertionError("nothing is to be simulated")
+
+    with pytest.raises(InputError, match="draws is 99, and SVGD has 50 particles"):
+        gpvi.sbc(simulate, posterior, gpvi.SVGD(particles=50), key=jax.random.key(0))
+
+
 def test_plain_functions_are_traced_once():
     """Two rounds of twenty simulations, one program."""
 

@@ -34,6 +34,7 @@ import numpyro.distributions as dist
 
 def model():
     rate = numpyro.sample("rate", dist.Exponential(1.0))
+    numpyro.sample("file", dist.Normal(0.0, 1.0))
     numpyro.sample("y", dist.Poisson(rate), obs=4)
 """
 
@@ -80,8 +81,11 @@ def test_a_numpyro_model_needs_no_dimension(tmp_path):
     words = (f"{tmp_path / 'model.py'}:model", "--method", "svgd", "--steps", 20)
     result = call(*words, "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    rate = np.load(tmp_path / "out" / "draws.npz", allow_pickle=False)["rate"]
-    assert rate.shape == (100,)
+    draws = np.load(tmp_path / "out" / "draws.npz", allow_pickle=False)
+    rate = draws["rate"]
+    assert rate.shape == draws["file"].shape == (100,)
+    names = {"posterior", "draws.npz", "draws.csv"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == names
     assert (rate > 0).all(), "in its support"
 
 

@@ -20,6 +20,7 @@ from gpvi.diagnostics import (
     smoothed_log_weights,
     weighting,
 )
+from gpvi.errors import InputError
 from gpvi.generators import Triangular
 from gpvi.generators.linear import LinearMap
 from gpvi.verdict import Verdict
@@ -219,3 +220,7 @@ def test_mmd_is_that_of_two_gaussians():
     assert value > 0.1
     again = rng.normal(size=(1_500, 2))
     assert abs(float(maximum_mean_discrepancy(x, again))) < 0.003
+    same = jnp.ones((3, 2))
+    assert maximum_mean_discrepancy(same, same) == 0
+    with pytest.raises(InputError, match="1 and 3 draws"):
+        maximum_mean_discrepancy(same[:1], same)

@@ -403,6 +403,9 @@ def test_hutchinsons_divergence_averages_to_the_trace(getkey):
     [
         (lambda: GFSFDirection(ridge=0.0), r"ridge \(ε\) is 0.0"),
         (lambda: KSDDirection(penalty=-1.0), r"penalty \(λ\) is -1.0"),
+        (lambda: KSDDirection(critic_steps=1.5), "critic_steps is 1.5"),  # pyright: ignore
+        (lambda: KSDDirection(hidden_width=-3), "hidden_width of the critic is -3"),
+        (lambda: KSDDirection(hidden_layers=-1), "hidden_layers is -1"),
         (lambda: KSDDirection(learning_rate=0.0), "learning_rate of the critic is 0.0"),
         (lambda: KSDDirection(critic_steps=0), "critic_steps is 0"),
     ],

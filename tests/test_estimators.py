@@ -1,9 +1,9 @@
 """The scikit-learn estimators: what they predict, what they refuse, and scikit-learn's own checks."""
 
 import inspect
-import re
 import logging
 import pickle
+import re
 
 import jax
 import jax.numpy as jnp

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from cases import CONDITIONINGS, FLOWS, KINDS, Shape, built, example, perturbed, seeds
+from gpvi import jacobian
 from gpvi.errors import InputError
 from gpvi.generators import Head
 from gpvi.generators.linear import LinearMap
@@ -22,7 +23,7 @@ from gpvi.jacobian import (
     largest_ratio,
     transposed_product,
 )
-from gpvi.kernels import RBF
+from gpvi.kernels import RBF, Gram
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -157,6 +158,33 @@ def test_mean_product_is_the_mean_over_pairs(case):
         np.testing.assert_allclose(product.value, expected, rtol=1e-9, atol=1e-9, err_msg=name)
         assert state is None
         assert product.residual < 1e-20
+
+
+def test_pairs_that_are_too_many_to_hold_are_summed_one_by_one(monkeypatch):
+    rng = np.random.default_rng(1)
+    generator = PAIRED["moving"](rng)
+    gram = RBF(1.3)(*jnp.asarray(rng.standard_normal((2, 5, 3))))
+
+    def products():
+        return [DIRECT[name].mean_product(None, generator, gram)[0] for name in DIRECT]
+
+    held = products()
+    monkeypatch.setattr(jacobian, "PAIRED", 5 * 5 * 3 - 1)
+    monkeypatch.setattr(Gram, "gradients", None)
+    for one_by_one, all_at_once in zip(products(), held, strict=True):
+        np.testing.assert_allclose(one_by_one.value, all_at_once.value, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(one_by_one.stretch, all_at_once.stretch, rtol=1e-12)
+
+
+@pytest.mark.parametrize("solver", ["bicgstab", "gmres", "helper"])
+def test_a_kernel_that_reaches_nobody_is_no_failure(solver, getkey):
+    generator = built("linear", Shape(2, 2, ()))
+    z = jnp.asarray([[0.0, 0.0], [1e3, 0.0]])
+    chosen = as_solver(solver)
+    state = chosen.init(generator, key=getkey())
+    product, _ = chosen.mean_product(state, generator, RBF(1e-3)(z, z))
+    assert product.residual == 0
+    assert np.isfinite(product.value).all()
 
 
 @pytest.mark.parametrize("solver", ["bicgstab", "gmres"])

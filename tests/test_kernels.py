@@ -76,15 +76,17 @@ def test_slope_is_the_derivative_of_the_profile(kernel):
 
 
 def test_squared_distances(getkey):
-    x, y = jax.random.normal(getkey(), (6, 3)), jax.random.normal(getkey(), (4, 3))
-    np.testing.assert_allclose(squared_distances(x, y), cdist(x, y, "sqeuclidean"), rtol=1e-12)
+    for dim in (1, 3, 7):
+        x, y = jax.random.normal(getkey(), (6, dim)), jax.random.normal(getkey(), (4, dim))
+        np.testing.assert_allclose(squared_distances(x, y), cdist(x, y, "sqeuclidean"), rtol=1e-12)
 
 
+@pytest.mark.parametrize("dim", [3, 6])
 @pytest.mark.parametrize("offset", [0.0, 1e4])
-def test_far_away_clouds_keep_their_digits(offset, getkey):
+def test_far_away_clouds_keep_their_digits(offset, dim, getkey):
     """In single precision, against double precision on the same points; uncentred products would be off by 10."""
     with jax.enable_x64(False):
-        x = offset + jax.random.normal(getkey(), (40, 3))
+        x = offset + jax.random.normal(getkey(), (40, dim))
         gram = RBF(1.5)(x, x)
         found = np.asarray(squared_distances(x, x)), np.asarray(gram.gradient_sum())
     exact = np.asarray(x, np.float64)
@@ -93,6 +95,15 @@ def test_far_away_clouds_keep_their_digits(offset, getkey):
     gradient_sum = (-2 / 1.5 * np.exp(-squares / 1.5)[..., None] * differences).sum(0)
     np.testing.assert_allclose(found[0], squares, rtol=1e-5, atol=1e-4)
     np.testing.assert_allclose(found[1], gradient_sum, rtol=1e-4, atol=1e-4)
+
+
+def test_clouds_far_apart_keep_their_digits(getkey):
+    """Two modes 6,000 widths apart, in single precision; a centred product is off by 7 within a mode."""
+    with jax.enable_x64(False):
+        x = jax.random.normal(getkey(), (40, 2)) + jnp.where(jnp.arange(40) % 2, 3e3, -3e3)[:, None]
+        found = np.asarray(squared_distances(x, x))
+    exact = cdist(np.asarray(x, np.float64), np.asarray(x, np.float64), "sqeuclidean")
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-6)
 
 
 def floats(dtype):

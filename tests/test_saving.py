@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpvi
+from gpvi import posterior as saved
 from gpvi import storage
 from gpvi.affine import Affine
 from gpvi.carriers import Sampler
@@ -394,6 +395,15 @@ def test_custom_parts_cannot_be_saved(tmp_path):
     with pytest.raises(gpvi.errors.InputError, match="cannot be saved"):
         posterior.save(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
+
+
+def test_many_names_are_kept_beside_the_document(tmp_path, monkeypatch):
+    posterior = example("linear")
+    names = posterior._names = tuple(f'weights["{i}"]\n[{i}]' for i in range(posterior.dim))
+    monkeypatch.setattr(saved, "LISTED", posterior.dim - 1)
+    posterior.save(tmp_path / "saved")
+    assert storage.read(tmp_path / "saved")[0]["names"] is None
+    assert gpvi.load(tmp_path / "saved").names == names
 
 
 def test_a_head_that_once_chose_64_coordinates_is_read(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from gpvi.errors import InputError
 from gpvi.fit import fit_seeds
 from gpvi.methods import GPVI, Method
 from gpvi.progress import Meter, as_meter
-from gpvi.specs import require_key
+from gpvi.specs import require_count, require_key
 from gpvi.target import Target
 
 if TYPE_CHECKING:
@@ -124,11 +124,16 @@ def sbc(
     simulations, draws: how many fits, and how many draws of each. More simulations see smaller faults.
     """
     require_key(key)
+    require_count("simulations", simulations, "200 see most faults.")
     if simulations < 10:
         raise InputError(f"simulations is {simulations}; ranks of fewer than 10 say nothing.")
-    if draws < 1:
-        raise InputError(f"draws is {draws}; it must be a whole number ≥ 1.")
+    require_count("draws", draws, "99 is usual.")
     method = GPVI() if method is None else method
+    held = draws if method.generative else getattr(method, "particles", draws)
+    if held < draws:
+        raise InputError(
+            f"draws is {draws}, and {type(method).__name__} has {held} particles: use draws={held}, or more particles."
+        )
     meter, ranks, names = as_meter(progress), [], ()
     form: Target | None = None
     meter.start(simulations, f"calibration of {type(method).__name__}")

@@ -11,6 +11,7 @@ import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float, Scalar
 
+from gpvi.errors import InputError
 from gpvi.generators import AbstractGenerator
 from gpvi.kernels import RBF, median, squared_distances
 from gpvi.verdict import EVEN_SHARE, HOPELESS_K_HAT, Verdict
@@ -45,11 +46,12 @@ def maximum_mean_discrepancy(x: Float[Array, "n d"], y: Float[Array, "m d"]) -> 
     """MMD² = E k(x, x′) + E k(y, y′) − 2 E k(x, y) of two sets of draws, without bias (Gretton et al. 2012).
 
     About 0, of either sign, where both are from one distribution, such as a posterior and reference draws of it. k is
-    the RBF kernel with h the median of the squared distances between the two sets.
+    the RBF kernel with h the median of the squared distances between the two sets, 1 where that is 0.
     """
-    between = squared_distances(x, y)
-    kernel = RBF(1.0)
-    unit = jax.lax.rsqrt(median(between))
+    if min(len(x), len(y)) < 2:
+        raise InputError(f"there are {len(x)} and {len(y)} draws; both sets need two at least.")
+    kernel, typical = RBF(1.0), median(squared_distances(x, y))
+    unit = jax.lax.rsqrt(jnp.where(typical > 0, typical, 1.0))
 
     def mean_of_pairs(draws: Float[Array, "n d"]) -> Scalar:
         value = kernel(unit * draws, unit * draws).value

@@ -24,7 +24,9 @@ def require_finite(array: np.ndarray, name: str, rows: np.ndarray | None = None)
         where = np.argwhere(~finite)[0]
         first = where[:1] if rows is None else rows[where[:1]]
         place = tuple(map(int, (*first, *where[1:])))
-        raise InputError(f"{name} holds {array[tuple(where)]} at index {place}: remove or impute it.")
+        raise InputError(
+            f"{name} holds {array[tuple(where)]} at index {place}: remove or impute it."
+        )
 
 
 def held_as(array: np.ndarray, dtype: np.dtype, name: str = "data") -> np.ndarray:

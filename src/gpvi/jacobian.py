@@ -1,4 +1,4 @@
-r"""The inverse Jacobian product of Thm 3.1: the y with J(z′)ᵀ y = v, for v = ∇_{z′}k(z′, z) and every z.
+r"""The inverse Jacobian product of Thm 3.1: the y with J(z′)ᵀ y = v (Eq. 8), for v = ∇_{z′}k(z′, z) and every z.
 
 It is the transpose: the appendix' index form (J^{-1})^j_i ∂_j k is (J^{-T}∇k)_i, and Eq. 11 computes hᵀJ. Four ways:
 
@@ -25,6 +25,9 @@ from gpvi.generators import AbstractGenerator, Preconditioned
 from gpvi.inverses import inverse, solve_transposed
 from gpvi.kernels import Gram
 from gpvi.specs import require_choice, require_count, require_positive, resolve, spec
+
+PAIRED = 2**24
+"""Beyond this many numbers the ∇k of all pairs are not held at once."""
 
 
 class InverseProduct(NamedTuple):
@@ -58,6 +61,12 @@ def largest_ratio(y: Float[Array, "... d"], v: Float[Array, "... d"]) -> Scalar:
     return jnp.sqrt(ratios.max())
 
 
+def _relative(error: Float[Array, "... d"], v: Float[Array, "... d"]) -> Scalar:
+    """‖error‖²/‖v‖²; 0 where the kernel reaches nobody and all v are 0."""
+    total = (v**2).sum()
+    return jnp.where(total > 0, (error**2).sum() / jnp.where(total > 0, total, 1.0), 0.0)
+
+
 class Exact:
     """What the direct and iterative solvers share: they are linear in v, so a constant J is solved once."""
 
@@ -80,9 +89,27 @@ class Exact:
             v = gram.gradient_sum()
             total = self.solve(generator, gram.x[0], v)
             return InverseProduct(total / len(gram.x), zero, largest_ratio(total, v)), state
+        if gram.value.size * generator.dim > PAIRED:
+            value, stretch = self._one_by_one(generator, gram)
+            return InverseProduct(value, zero, stretch), state
         v = gram.gradients()
         solutions = jax.vmap(lambda z, v: self.solve(generator, z, v))(gram.x, v)
         return InverseProduct(solutions.mean(0), zero, largest_ratio(solutions, v)), state
+
+    def _one_by_one(
+        self, generator: AbstractGenerator, gram: Gram
+    ) -> tuple[Float[Array, "m d"], Scalar]:
+        """The same mean, and the stretch, with the ∇k of one z′ at a time: nothing of size n×m×d."""
+
+        def add(carry: tuple[Array, Array], of: tuple[Array, Array]):
+            (total, stretch), (z, slope) = carry, of
+            v = 2 * slope[:, None] * (z - gram.y)
+            y = self.solve(generator, z, v)
+            return (total + y, jnp.maximum(stretch, largest_ratio(y, v))), None
+
+        start = jnp.zeros_like(gram.y), jnp.zeros((), gram.y.dtype)
+        (total, stretch), _ = jax.lax.scan(add, start, (gram.x, gram.slope))
+        return total / len(gram.x), stretch
 
 
 @spec
@@ -159,7 +186,7 @@ class Iterative(Exact):
         product, state = Exact.mean_product(self, state, generator, gram)
         z, v = gram.x[0], gram.gradients()[0]
         error = transposed_product(generator, z, self.solve(generator, z, v)) - v
-        return product._replace(residual=(error**2).sum() / (v**2).sum()), state
+        return product._replace(residual=_relative(error, v)), state
 
 
 def bicgstab(
@@ -254,13 +281,12 @@ class Helper:
             network = eqx.combine(params, static)
             h = jax.vmap(network)(gram.x, v)
             error = jax.vmap(lambda z, y: transposed_product(generator, z, y))(gram.x, h) - v
-            return (error**2).sum(-1).mean(), h
+            return (error**2).sum(-1).mean(), (h, error)
 
-        (value, h), gradient = jax.value_and_grad(loss, has_aux=True)(params)
+        (_, (h, error)), gradient = jax.value_and_grad(loss, has_aux=True)(params)
         update, moments = self._adam().update(gradient, state.moments, params)
         network = eqx.apply_updates(state.network, update)
-        residual = value / (v**2).sum(-1).mean()
-        product = InverseProduct(h.mean(0), residual, largest_ratio(h, v))
+        product = InverseProduct(h.mean(0), _relative(error, v), largest_ratio(h, v))
         return product, HelperState(network, moments)
 
     def _adam(self) -> optax.GradientTransformation:

@@ -36,7 +36,8 @@ def accuracy(probabilities: Real[Array, "n c"], labels: Int[Array, " n"]) -> Sca
 def categorical_nll(logits: Real[Array, "m n c"], labels: Int[Array, " n"]) -> Scalar:
     """−log (1/m) Σ_j p_j(label); log-probabilities are logits, too."""
     _require_labels(logits.shape[1:], labels)
-    each = jax.nn.log_softmax(*_floats(logits))
+    (logits,) = _floats(logits)
+    each = jax.nn.log_softmax(logits)
     chosen = jnp.take_along_axis(each, labels[None, :, None], axis=2)[..., 0]
     return -_log_mean_exp(chosen).mean()
 
@@ -83,9 +84,7 @@ def crps_ensemble(draws: Real[Array, "m n"], y: Real[Array, " n"]) -> Scalar:
 
 
 @jax.jit
-def crps_gaussian(
-    mean: Real[Array, " n"], sd: Real[Array, " #n"], y: Real[Array, " n"]
-) -> Scalar:
+def crps_gaussian(mean: Real[Array, " n"], sd: Real[Array, " #n"], y: Real[Array, " n"]) -> Scalar:
     """The same score of N(μ, σ²): σ (w (2Φ(w) − 1) + 2φ(w) − 1/√π), w = (y − μ)/σ."""
     _require_values(mean.shape, y)
     mean, sd, y = _floats(mean, sd, y)

@@ -1,6 +1,7 @@
 """What `fit` returns: draws, densities, a diagnosis, and a directory that holds it all."""
 
 import dataclasses
+import json
 import os
 from collections.abc import Callable
 from typing import Any, cast
@@ -40,6 +41,8 @@ MOST_LAYERS = 1_000
 DRAWS, ENTRIES = 4_000, 2**26
 """How many draws a diagnosis takes where nobody says, and how many numbers they may be."""
 LEAST_DRAWS = 100
+LISTED = 10_000
+"""Names of more coordinates are saved among the arrays: a document is to be read by people."""
 FLAT_DIMENSIONS = 200
 """Beyond it the draws are too few to find the direction along which log p falls the least."""
 
@@ -151,6 +154,12 @@ class Posterior:
             raise InputError(
                 f"the target is in {target.dtype}, the posterior {self.dtype}: "
                 f"pass Target(…, dtype={self.dtype.name!r})."
+            )
+        named = target.naming is not None and self.dim <= LISTED
+        if named and target.names != self.names:
+            raise InputError(
+                f"the target names its coordinates {_first(target.names)}, the posterior {_first(self.names)}: give "
+                "the target that was fitted, with its coordinates in the same order."
             )
         return Posterior(
             self.method, self.model, self.affine, self._names, self.training, target, self.auxiliary
@@ -350,11 +359,14 @@ class Posterior:
         parts = (self.model, self.affine, self.auxiliary)
         arrays = {name: np.asarray(leaf) for name, leaf in _named_arrays(parts)}
         history = {f"history/{name}": values for name, values in self.training.history.items()}
+        names = list(self.names)
+        if len(names) > LISTED:
+            arrays["names"] = np.frombuffer(json.dumps(names).encode(), np.uint8)
         document = {
             "method": specs.to_json(self.method),
             "dim": self.dim,
             "dtype": self.dtype.name,
-            "names": list(self.names),
+            "names": names if len(names) <= LISTED else None,
             "affine": "diagonal" if self.affine.scale.ndim == 1 else "dense",
             "training": {
                 "steps": self.training.steps,
@@ -420,7 +432,8 @@ def _from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> P
     _expect(isinstance(method, Method), f"method is {method!r}")
     _expect(type(dim) is int and dim >= 1, f"dim is {dim!r}")
     _expect(dtype in ("float32", "float64"), f"dtype is {dtype!r}")
-    names = tuple(document["names"])
+    listed = document["names"]
+    names = tuple(json.loads(arrays["names"].tobytes()) if listed is None else listed)
     _expect(len(names) == dim and all(isinstance(name, str) for name in names), "names do not fit")
     _expect(document["affine"] in ("diagonal", "dense"), f"affine is {document['affine']!r}")
     history = {name: arrays[f"history/{name}"] for name in training["history"]}
@@ -471,6 +484,10 @@ def _layers(specification: Any) -> int | float:
     named = (specification.get(name) for name in ("layers", "depth", "hidden_layers"))
     own = sum(value for value in named if isinstance(value, int | float))
     return own + sum(map(_layers, specification.values()))
+
+
+def _first(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
 
 
 def _expect(holds: bool, otherwise: str) -> None:

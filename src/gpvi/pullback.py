@@ -1,5 +1,6 @@
 r"""From a direction φ on draws to the gradient of the parameters that made them.
 
+J(f) = KL(q‖p) is a functional of f (Eq. 2), and through f_θ a function of θ (Eq. 3).
 Eq. 4: ∇_θ J = −E_z[(∂f/∂θ)ᵀ φ(z)], φ held fixed: one vjp, whatever made φ.
 Beside it the pathwise gradient of Eq. 3, E_z[−log p(f(z)) − log|det J(z)|], whose cotangents are
 the score on x and 1 on log|det J|; the same vjp takes both.

@@ -7,6 +7,7 @@ printed, compared, hashed, and rebuilt by name from a closed registry without ex
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Callable, Mapping
 from types import UnionType
 from typing import Any, TypeVar, dataclass_transform, get_args
@@ -77,6 +78,11 @@ def require_choice(value: Any, valid: tuple[str, ...], kind: str) -> None:
     """Refuse a string option outside `valid`."""
     if value not in valid:
         raise UnknownOptionError(kind, value, valid)
+
+
+def hyphenated(name: str) -> str:
+    """AmortizedSVGD → amortized-svgd."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
 
 
 def is_whole(value: Any) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray, PyTree, Scalar
 
 from gpvi.affine import Affine
+from gpvi.entries import device_dtype, held_as, on_device, require_finite
 from gpvi.errors import GPVIError, InputError, NotAvailableError
 from gpvi.hosts import at_hand, parts
 from gpvi.indexing import index_out_of_range
@@ -23,7 +24,6 @@ from gpvi.mesh import rows
 from gpvi.models import Model
 from gpvi.preflight import Preflight, preflight
 from gpvi.specs import is_number, is_whole
-from gpvi.entries import device_dtype, held_as, on_device, require_finite
 from gpvi.stream import Stream
 
 SAMPLED_ROWS = 10_000

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +103,6 @@ def read(path: str | os.PathLike[str]) -> Report:
         return Report(document["command"], environment, document["started"], results)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StorageError(f"{path} is no report of gpvi bench: {error}.") from error
-
-
-def merged(reports: Iterable[Report]) -> list[Result]:
-    """The results of several runs; of what was measured twice the last counts."""
-    found = {(r.case, r.row, r.contender): r for report in reports for r in report.results}
-    return list(found.values())
 
 
 def _encoded(result: Result) -> dict[str, Any]:

@@ -6,7 +6,6 @@ standard deviations by s_y, log-densities by −Σ log s_y.
 """
 
 import dataclasses
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,7 +34,14 @@ from gpvi.fit import fit, fit_seeds
 from gpvi.methods import GPVI, METHODS, Method
 from gpvi.methods.base import Selective
 from gpvi.posterior import Posterior
-from gpvi.specs import is_number, require_choice, require_count, require_positive, resolve
+from gpvi.specs import (
+    hyphenated,
+    is_number,
+    require_choice,
+    require_count,
+    require_positive,
+    resolve,
+)
 
 Table = Any
 """What scikit-learn takes for an array (NumPy's, a data frame, lists): it is checked when it arrives."""
@@ -220,7 +226,6 @@ class _BayesianMLP(BaseEstimator):
 
     def _log_prob(self, X: np.ndarray, y: np.ndarray) -> np.ndarray:
         """log p(y | x, data) of each row, for y as the networks see it."""
-
         predictive = self.predictive_
 
         def of_rows(rows: np.ndarray, y: np.ndarray) -> tuple[Any]:
@@ -545,7 +550,7 @@ def _as_method(given: Any, dim: int, members: int) -> Method:
 
 def named_methods() -> dict[str, Callable[[int], Method]]:
     """What makes a method for a target of so many coordinates, by name."""
-    makers = {_hyphenated(kind.__name__): _maker(kind) for kind in METHODS}
+    makers = {hyphenated(kind.__name__): _maker(kind) for kind in METHODS}
     short = {"mfvi": "mean-field-vi", "ensemble": "deep-ensemble"}
     return makers | {"gpvi": _gpvi} | {a: makers[b] for a, b in short.items() if b in makers}
 
@@ -581,11 +586,6 @@ def _maker(kind: type) -> Callable[[int], Method]:
         return kind(**narrow, **fewer, **ahead)
 
     return make
-
-
-def _hyphenated(name: str) -> str:
-    """AmortizedSVGD → amortized-svgd."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
 
 
 def _default_prior(method: Method) -> Prior:

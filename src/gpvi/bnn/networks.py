@@ -7,6 +7,7 @@ holds no weights: it is a plain hashable value, the same for every posterior of 
 import dataclasses
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -110,6 +111,11 @@ class Network:
     def layers(self) -> tuple[str, ...]:
         """The names of the layers, in order."""
         return tuple(dict.fromkeys(leaf.layer for leaf in self.leaves))
+
+    @property
+    def first_layer(self) -> str:
+        """That of the first weights."""
+        return next((leaf for leaf in self.leaves if leaf.kind == "weight"), self.leaves[0]).layer
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -463,10 +469,12 @@ def _parameter_shapes(definition: Definition) -> PyTree:
 
 
 def _layout(definition: Definition, parameters: PyTree) -> tuple[Leaf, ...]:
+    """Where each array lies, and its layer: its parent, or itself where the parent holds several weights."""
     flat = jax.tree.leaves_with_path(parameters)
     if not flat:
         raise InputError("the network has no weights: its init gives an empty pytree.")
     widths: dict[tuple[Any, ...], int] = {}
+    weights: Counter[tuple[Any, ...]] = Counter()
     for path, leaf in flat:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise InputError(
@@ -474,12 +482,15 @@ def _layout(definition: Definition, parameters: PyTree) -> tuple[Leaf, ...]:
             )
         if _kind(path, leaf.shape) == "weight":
             widths[path[:-1]] = definition.fan_in(path, leaf.shape)
+            weights[path[:-1]] += 1
+    several = {path for path, number in weights.items() if number > 1}
     leaves, start = [], 0
     for path, leaf in flat:
         kind, shape = _kind(path, leaf.shape), tuple(leaf.shape)
-        fan_in = definition.fan_in(path, shape) if kind == "weight" else widths.get(path[:-1], 1)
+        layer = path if path[:-1] in several else path[:-1]
+        fan_in = definition.fan_in(path, shape) if kind == "weight" else widths.get(layer, 1)
         stop = start + math.prod(shape)
-        leaves.append(Leaf(_dotted(path), _dotted(path[:-1]), shape, start, stop, kind, fan_in))
+        leaves.append(Leaf(_dotted(path), _dotted(layer), shape, start, stop, kind, fan_in))
         start = stop
     return tuple(leaves)
 

@@ -9,8 +9,9 @@ For y given x, with networks w_1…w_n drawn from the posterior:
     entropy    H[(1/n) Σ_i p_i], and mutual information, that less (1/n) Σ_i H[p_i], for classes.
 
 Networks are drawn a block at a time, used and forgotten, and moments are taken of some rows at a time, so that memory
-grows with neither beyond what is returned; a further pass draws the same networks again from the same keys. Quantiles are those of the mixture's distribution
-function, (1/n) Σ_i P(Y ≤ y | w_i), found by refining a grid: no y is drawn for them.
+grows with neither beyond what is returned; a further pass draws the same networks again from the same keys. Quantiles
+are those of the mixture's distribution function, (1/n) Σ_i P(Y ≤ y | w_i), found by refining a grid: no y is drawn for
+them.
 """
 
 import math

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-
 ROUNDING = 10 * np.finfo(np.float64).eps
 
 

@@ -5,6 +5,9 @@ import dataclasses
 import json
 import math
 import re
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +27,7 @@ DRAWS = 1_000
 
 def _method_names() -> list[str]:
     from gpvi.methods import METHODS
+    from gpvi.specs import hyphenated
 
     return [hyphenated(method.__name__) for method in METHODS]
 
@@ -103,6 +107,7 @@ def fit(
 
 def _method(name: str) -> "Method":
     from gpvi.methods import METHODS
+    from gpvi.specs import hyphenated
 
     known = {hyphenated(method.__name__): method for method in METHODS}
     meant = {word.replace("-", ""): method for word, method in known.items()}
@@ -110,11 +115,6 @@ def _method(name: str) -> "Method":
     if word not in meant:
         raise UnknownOptionError("method", name, known)
     return meant[word]()
-
-
-def hyphenated(name: str) -> str:
-    """AmortizedSVGD → amortized-svgd."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
 
 
 def _count(posterior: "Posterior", asked: int | None) -> int:
@@ -136,7 +136,7 @@ def _named(posterior: "Posterior", n: int, key: Any) -> dict[str, np.ndarray]:
 
 
 def _write(named: dict[str, np.ndarray], out: Path) -> tuple[Path, Path]:
-    """The draws as arrays and as a table, a column to each number."""
+    """The draws as arrays and as a table, a column to each number; each file is there as a whole or not at all."""
     arrays, table = out / "draws.npz", out / "draws.csv"
     columns = {
         name + (f"[{','.join(map(str, index))}]" if index else ""): values[(slice(None), *index)]
@@ -144,8 +144,11 @@ def _write(named: dict[str, np.ndarray], out: Path) -> tuple[Path, Path]:
         for index in np.ndindex(*values.shape[1:])
     }
     try:
-        np.savez(arrays, **named)  # pyright: ignore[reportArgumentType]
-        with table.open("w", newline="", encoding="utf-8") as file:
+        with _whole(arrays) as part, zipfile.ZipFile(part, "w") as archive:
+            for name, values in named.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, values, allow_pickle=False)
+        with _whole(table) as part, part.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(columns)
             writer.writerows(zip(*(v.tolist() for v in columns.values()), strict=True))
@@ -154,6 +157,17 @@ def _write(named: dict[str, np.ndarray], out: Path) -> tuple[Path, Path]:
             f"the draws cannot be written to {out}: {error.strerror}. Choose another --out directory."
         ) from error
     return arrays, table
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """Where to write what is to be at `path` once all of it is there."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _as_json(posterior: "Posterior", diagnosis: "Diagnosis", files: list[Path]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpvi.cli.app import app, console
-from gpvi.cli.fitting import hyphenated
 from gpvi.errors import UnknownOptionError
 
 if TYPE_CHECKING:
@@ -102,6 +101,7 @@ def _presets() -> None:
 
 def _methods() -> None:
     from gpvi.methods import METHODS
+    from gpvi.specs import hyphenated
 
     table = _table("methods")
     table.add_column("gpvi.\n[dim]--method[/dim]", no_wrap=True)

@@ -9,7 +9,8 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
 from gpvi.directions.points import Points
-from gpvi.specs import require_positive, spec
+from gpvi.errors import InputError
+from gpvi.specs import is_whole, require_count, require_positive, spec
 
 SIZE = 0.1
 """Of the critic's optimum: what a step of Adam at 1e-3 moves an output of a hundred hidden units by, so that the critic
@@ -49,7 +50,12 @@ class KSDDirection:
             require_positive("size of the critic's optimum", self.size, "0.1 suits a rate of 1e-3.")
         require_positive("penalty (λ)", self.penalty, "The paper uses 10, and 1 on images.")
         require_positive("learning_rate of the critic", self.learning_rate, "The paper uses 1e-3.")
-        require_positive("critic_steps", self.critic_steps, "One step is the paper's.")
+        require_count("critic_steps", self.critic_steps, "One step is the paper's.")
+        require_count("hidden_width of the critic", self.hidden_width, "Try 100.")
+        for name in ("hidden_layers", "exact_dimensions"):
+            value = getattr(self, name)
+            if not is_whole(value) or value < 0:
+                raise InputError(f"{name} is {value!r}; it must be a whole number ≥ 0.")
 
     def init(self, dim: int, *, key: PRNGKeyArray, dtype) -> CriticState:
         """A fresh critic R^d → R^d."""

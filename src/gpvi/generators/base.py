@@ -232,7 +232,7 @@ class Trunk(eqx.Module):
 
 
 class FixedScale(eqx.Module):
-    """σ = λ, the hyper-parameter of Eq. 7."""
+    """σ = λ, the hyper-parameter of Eq. 6."""
 
     value: float = eqx.field(static=True)
     size: int = eqx.field(static=True)

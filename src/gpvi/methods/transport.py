@@ -47,6 +47,11 @@ class Annealing:
     def __post_init__(self):
         require_count("steps of the annealing", self.steps, "Half of the training is usual.")
         require_count("cycles of the annealing", self.cycles, "1 is a single rise.")
+        if 2 * self.cycles > self.steps:
+            raise InputError(
+                f"{self.cycles} cycles of the annealing in {self.steps} steps leave none to rise in, and the posterior "
+                "would be switched off. Use fewer cycles or more steps."
+            )
         require_positive("power of the annealing", self.power, "1.0 rises evenly.")
 
     def __call__(self, taken: Int[Array, ""]) -> Float[Array, ""]:

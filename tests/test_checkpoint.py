@@ -15,6 +15,7 @@ from pathlib import Path
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import optax
 import pytest
@@ -73,6 +74,15 @@ def stop_at(step):
     return callback
 
 
+def unwarned(callbacks=(), **options):
+    """A fit whose notes are looked at, not its warnings; and the steps after which it could be stopped."""
+    steps: list[int] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrainingWarning)
+        callbacks = [lambda event: steps.append(event.step), *callbacks]
+        return fit(callbacks=callbacks, **options), steps
+
+
 def bits(posterior) -> list[bytes]:
     leaves = jax.tree.leaves(eqx.filter(posterior.model, eqx.is_array))
     return [np.asarray(leaf).tobytes() for leaf in leaves]
@@ -94,10 +104,9 @@ def test_a_run_goes_on_bit_for_bit(name, tmp_path):
     whole = fit(METHODS[name])
     for step in (10, 50):
         stopped(tmp_path, step, method=METHODS[name])
-    with pytest.warns(TrainingWarning):
-        resumed = fit(METHODS[name], checkpoint=tmp_path)
+    resumed = fit(METHODS[name], checkpoint=tmp_path)
     assert bits(resumed) == bits(whole)
-    assert resumed.training.steps == STEPS
+    assert (resumed.training.steps, resumed.training.notes) == (STEPS, ())
     for term, values in whole.training.history.items():
         np.testing.assert_array_equal(values, resumed.training.history[term])
 
@@ -110,8 +119,7 @@ def test_rounds_go_on_too(tmp_path):
     whole = gpvi.fit(target, method, **options)
     with pytest.warns(TrainingWarning, match="stopped by a callback"):
         gpvi.fit(target, method, checkpoint=tmp_path, callbacks=[stop_at(250)], **options)
-    with pytest.warns(TrainingWarning):
-        resumed = gpvi.fit(target, method, checkpoint=tmp_path, **options)
+    resumed = gpvi.fit(target, method, checkpoint=tmp_path, **options)
     assert bits(resumed) == bits(whole)
     assert resumed.training.chosen == whole.training.chosen
     assert resumed.training.start == whole.training.start
@@ -214,15 +222,103 @@ def test_a_damaged_checkpoint_is_passed_over(damage, tmp_path):
     assert bits(resumed) == bits(whole)
 
 
+def damage_all(directory) -> None:
+    for name in os.listdir(directory):
+        os.truncate(directory / name / storage.ARRAYS, 100)
+
+
+def test_saves_after_damaged_ones_stay(tmp_path):
+    """Damaged saves of later steps take no good one's place, are told once, and are replaced when their step comes."""
+    whole = fit(checkpoint=tmp_path, every=20)
+    damage_all(tmp_path)
+    damaged = {"attempt-0-step-80", "attempt-0-step-100"}
+
+    def crash(event):
+        if event.step == 60:
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fit(checkpoint=tmp_path, every=20, callbacks=[crash])
+    assert set(os.listdir(tmp_path)) == damaged | {"attempt-0-step-40", "attempt-0-step-60"}
+    resumed, steps = unwarned(checkpoint=tmp_path, every=20)
+    assert steps[0] == 60 + CHUNK
+    assert bits(resumed) == bits(whole)
+    assert ["is damaged and was passed over" in note for note in resumed.training.notes] == [
+        True
+    ] * 2
+    assert set(os.listdir(tmp_path)) == damaged
+    for name in damaged:
+        storage.read(tmp_path / name)
+
+
+@pytest.mark.parametrize("left", ["empty", "zeros", "stray", "file", "link"])
+def test_what_is_at_a_save_s_own_name_is_replaced(left, tmp_path):
+    stopped(tmp_path / "saves", 20)
+    place, elsewhere = tmp_path / "saves" / "attempt-0-step-20", tmp_path / "elsewhere"
+    if left in ("file", "link"):
+        shutil.rmtree(place)
+    if left == "file":
+        place.write_text("")
+    elif left == "link":
+        place.symlink_to(elsewhere)
+    elif left == "stray":
+        (place / ".DS_Store").write_text("")
+        (place / storage.ARRAYS).unlink()
+    else:
+        (place / storage.MANIFEST).write_bytes(b"" if left == "empty" else bytes(64))
+    posterior, _ = unwarned(checkpoint=tmp_path / "saves", callbacks=[stop_at(20)])
+    assert "step 20 is damaged" in posterior.training.notes[0]
+    storage.read(place)
+    assert not place.is_symlink()
+    assert not elsewhere.exists()
+
+
+def test_a_link_that_cannot_be_replaced_is_not_followed(tmp_path, monkeypatch):
+    place, elsewhere = tmp_path / "saves" / "attempt-0-step-20", tmp_path / "elsewhere"
+    place.parent.mkdir()
+    place.symlink_to(elsewhere)
+    unlink = Path.unlink
+
+    def refused(path, **options):
+        if path == place:
+            raise PermissionError(13, "Permission denied")
+        unlink(path, **options)
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    posterior, _ = unwarned(checkpoint=place.parent, callbacks=[stop_at(20)])
+    assert "no checkpoint at step 20: [Errno 13] Permission denied" in posterior.training.notes[1]
+    assert not elsewhere.exists()
+
+
+def test_a_run_that_gave_up_before_its_newest_save_stays_so(tmp_path):
+    """The save of a step that was taken back goes, and with it the way back to before the halvings."""
+    walled = gpvi.Target(lambda x: jnp.where(x @ x < 9, -50 * (x - 1) @ (x - 1), jnp.nan), dim=2)
+    rate = lambda count: jnp.where(count < 41, 0.0, 1e6)  # noqa: E731
+    options = {"target": walled, "optimizer": optax.sgd(rate), "batch_size": None}
+    options |= {"method": METHODS["MeanFieldVI"], "checkpoint": tmp_path, "every": CHUNK}
+    given_up, steps = unwarned(**options)
+    assert "after 8 halvings" in given_up.training.notes[-1]
+    assert (given_up.training.steps, max(steps)) == (40, 42)
+    again, steps = unwarned(**options)
+    assert not steps
+    assert again.training.notes == given_up.training.notes
+    assert os.listdir(tmp_path) == ["attempt-0-step-40"]
+
+
 def test_a_disk_that_refuses_is_told_and_training_goes_on(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
+    def tell(event):
+        told.append((event.step, len(seen)))
+
+    told: list[tuple[int, int]] = []
     monkeypatch.setattr(storage, "_write_files", full)
     with pytest.warns(TrainingWarning, match="no checkpoint at step 20.*No space left") as seen:
-        posterior = fit(checkpoint=tmp_path, every=20)
+        posterior = fit(checkpoint=tmp_path, every=20, callbacks=[tell])
     assert bits(posterior) == bits(fit())
-    assert sum("no checkpoint" in str(each.message) for each in seen) == 1
+    assert dict(told)[22] == len(seen) == 1, "at once, once"
+    assert "no checkpoint at step 20" in posterior.training.notes[0]
     assert not os.listdir(tmp_path)
 
 
@@ -258,7 +354,7 @@ def test_a_state_that_failed_goes_back_as_it_would_have(tmp_path):
         resumed = fit(METHODS["GPVI"], checkpoint=tmp_path, **options)
     assert "half the step size" in whole.training.notes[0]
     assert bits(resumed) == bits(whole)
-    assert resumed.training.notes[1:] == whole.training.notes
+    assert resumed.training.notes == whole.training.notes
 
 
 def test_probes_tell_densities_apart():
@@ -378,7 +474,7 @@ def test_killed_ten_times_a_run_ends_the_same(method, child, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_terminated_run_saves_and_says_how_to_go_on(number, tmp_path):
+def test_a_terminated_run_saves_and_says_how_to_go_on(number, tmp_path, capsys):
     """Ctrl-C returns what there is, and a request to end ends the process, with a word on how to go on."""
     assert threading.current_thread() is threading.main_thread()
 
@@ -387,8 +483,9 @@ def test_a_terminated_run_saves_and_says_how_to_go_on(number, tmp_path):
             os.kill(os.getpid(), number)
 
     if number == signal.SIGTERM:
-        with pytest.raises(SystemExit, match="step 40 of 100; the same call goes on"):
+        with pytest.raises(SystemExit, match="143"):
             fit(checkpoint=tmp_path, callbacks=[end])
+        assert "step 40 of 100; the same call goes on" in capsys.readouterr().err
     else:
         with pytest.warns(TrainingWarning, match="step 40 of 100; the same call goes on"):
             fit(checkpoint=tmp_path, callbacks=[end])
@@ -411,8 +508,8 @@ def test_a_directory_is_one_run_s_at_a_time(tmp_path):
 
 def test_a_lock_of_a_dead_process_is_none(tmp_path):
     (tmp_path / lock.NAME).write_text("1")
-    with lock.held(tmp_path) as mine:
-        assert mine
+    with lock.held(tmp_path) as trouble:
+        assert trouble is None
     assert not os.listdir(tmp_path)
 
 
@@ -454,12 +551,50 @@ def test_a_file_that_may_not_grow_is_told_and_training_goes_on(tmp_path):
     assert bits(fit(checkpoint=tmp_path)) == bits(posterior)
 
 
-def test_a_directory_that_cannot_be_made_is_told(tmp_path):
-    """Below a file nothing can be made; of a read-only directory the superuser would not notice."""
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("file/saves", "is a file or below one"),
+        ("x" * 300, "File name too long"),
+        ("a\0b", "null byte"),
+        ("~nobody-at-all/x", "home"),
+        ("", "name a directory"),
+        (b"saves", "name a directory"),
+        (3, "name a directory"),
+    ],
+)
+def test_what_cannot_be_a_directory_is_refused(name, why, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     (tmp_path / "file").write_text("")
-    with pytest.warns(TrainingWarning, match="no checkpoint at step"):
-        posterior = fit(checkpoint=tmp_path / "file" / "saves")
-    assert posterior.training.steps == STEPS
+    with pytest.raises(InputError, match=rf"checkpoint is .*{why}"):
+        fit(checkpoint=name)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_directory_that_cannot_be_made_is_refused(tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    with pytest.raises(InputError, match="cannot be made: Read-only file system"):
+        fit(checkpoint=tmp_path / "saves")
+
+
+def test_a_directory_that_cannot_be_locked_is_told_before_training(tmp_path, monkeypatch):
+    """A read-only one, say; of that the superuser would not notice."""
+
+    def refused(_):
+        raise OSError(30, "Read-only file system")
+
+    def tell(event):
+        told.append(len(seen))
+
+    told: list[int] = []
+    monkeypatch.setattr(lock, "_taken", refused)
+    with pytest.warns(TrainingWarning, match="cannot be locked: Read-only") as seen:
+        fit(checkpoint=tmp_path, callbacks=[tell])
+    assert (told[0], len(seen)) == (1, 1)
 
 
 def test_home_is_expanded(tmp_path, monkeypatch):
@@ -493,8 +628,7 @@ def test_seeds_side_by_side_go_on_too(tmp_path, monkeypatch):
         stopped = fit_seeds(targets, method, **options)
     assert stopped[0].training.steps == 20
     monkeypatch.setattr(start, "automatic", None)  # the start is that of the save
-    with pytest.warns(TrainingWarning):
-        found = fit_seeds(targets, method, **options)
+    found = fit_seeds(targets, method, **options)
     assert [bits(each) for each in found] == whole
     assert [each.training.start for each in found] == [each.training.start for each in stopped]
     with pytest.raises(InputError, match=r"another run: .*data"):

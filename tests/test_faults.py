@@ -7,6 +7,7 @@ import pytest
 
 import gpvi
 from gpvi.errors import InputError, TrainingWarning
+from gpvi.fit import _cause
 from gpvi.recovery import rejections
 
 METHOD = gpvi.SVGD(particles=4)
@@ -43,15 +44,30 @@ class Counter:
 def test_a_log_density_that_raises_later_ends_the_run_with_what_there_is(tmp_path):
     failing = Counter(last=200)
     target = failing.target()
-    with pytest.warns(TrainingWarning, match=r"stopped after step \d+ of 100, as the next failed"):
+    said = r"stopped after step \d+ of 100, as the next failed: .*the simulator is gone"
+    with pytest.warns(TrainingWarning, match=said):
         partial = fit(target, checkpoint=tmp_path)
     assert 10 < partial.training.steps < 60
     assert np.isfinite(partial.particles).all()
     failing.last = 10_000
-    with pytest.warns(TrainingWarning, match="as the next failed"):
-        resumed = fit(target, checkpoint=tmp_path)
+    resumed = fit(target, checkpoint=tmp_path)
     assert resumed.training.steps == 100
-    assert resumed.training.notes == partial.training.notes
+    assert resumed.training.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("", "RuntimeError"),
+        ("RESOURCE_EXHAUSTED: out of memory\nallocator", "RESOURCE_EXHAUSTED: out of memory"),
+        (
+            'INTERNAL: Traceback (most recent call last):\n  File "a.py", line 3, in f\n    raise E\nE: no\nnumber',
+            "E: no",
+        ),
+    ],
+)
+def test_the_line_that_tells_the_cause_is_said(text, cause):
+    assert _cause(RuntimeError(text)) == cause
 
 
 def test_a_log_density_that_raises_at_once_is_told():

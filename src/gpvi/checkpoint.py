@@ -11,8 +11,9 @@ import os
 import re
 import shutil
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from gpvi import hosts, lock, specs, storage
 from gpvi.affine import Affine
 from gpvi.coverage import FromStart
 from gpvi.diagnostics import Importance
-from gpvi.errors import InputError, OtherRunError, StorageError
+from gpvi.errors import InputError, OtherRunError, StorageError, TrainingWarning
 from gpvi.pace import Assessment
 from gpvi.program import Plan, Program
 from gpvi.recovery import Run
@@ -96,10 +97,6 @@ def _data_digest(target: Target) -> str:
     return digest if all(leaf.is_fully_addressable for leaf in leaves) else hosts.joined(digest)
 
 
-def _passed_over(step: int, error: Exception) -> str:
-    return f"the checkpoint of step {step} is damaged and was passed over: {error}"
-
-
 def _digest(*parts: bytes) -> str:
     found = hashlib.sha256()
     for part in parts:
@@ -122,24 +119,42 @@ class Checkpoints:
     def __init__(self, directory: str | os.PathLike[str], every: int | None = None):
         if every is not None and (not specs.is_whole(every) or every < 1):
             raise InputError(f"every is {every!r}; give the number of steps, ≥ 1, or leave it out.")
-        self._directory = Path(directory).expanduser()
-        if self._directory.exists() and not self._directory.is_dir():
-            raise InputError(
-                f"checkpoint is {str(directory)!r}, which is a file; name a directory."
-            )
+        self._directory = _as_directory(directory)
         self._every = every
         self._saved_at, self._saved_step = time.monotonic(), 0
         self._who: dict[str, Any] = {}
         self._affine = Affine.identity(1, "float32")
         self._failed = False
         self._pause = PAUSE
+        self._passed: dict[int, set[int]] = {}
+        """The steps of each attempt whose checkpoints were passed over; they count for nothing."""
+        self.told: set[str] = set()
+        """Notes of which the user was warned at once."""
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other processes out, and remove what one that was killed left half-written."""
-        with lock.held(self._directory) if hosts.first() else nullcontext(False) as alone:
-            if alone:
+        """Keep other processes out, and remove what one that was killed left half-written.
+
+        A directory that is not there and cannot be made is refused; of one that cannot be locked the user is warned.
+        """
+        if not hosts.first():
+            yield
+            return
+        with lock.held(self._directory) as trouble:
+            if trouble is None:
                 storage.sweep(self._directory)
+            elif not self._directory.is_dir():
+                raise InputError(
+                    f"checkpoint is {str(self._directory)!r}, which cannot be made: {trouble.strerror}. Name a "
+                    "directory that can be written to, or leave it out."
+                ) from trouble
+            else:
+                warnings.warn(
+                    f"{self._directory} cannot be locked: {trouble.strerror}. If it cannot be written to, nothing will "
+                    "be saved; if it can, let no other run use it.",
+                    TrainingWarning,
+                    stacklevel=4,
+                )
             yield
 
     def starts(self, target: Target, *lanes: int) -> list[Start] | None:
@@ -148,7 +163,7 @@ class Checkpoints:
         Those of several lanes have an axis for them before their own.
         """
         for attempt in range(len(self._found()) + 1):
-            for document, arrays in self._good(attempt, []):
+            for _, document, arrays in self._good(attempt, {}):
                 location, scale = arrays["affine.location"], arrays["affine.scale"]
                 form = (*lanes, target.dim)
                 fits = location.shape == form and scale.shape in (form, (*form, target.dim))
@@ -180,13 +195,13 @@ class Checkpoints:
 
     def resumed(self, attempt: int, fresh: Run) -> Run:
         """The run of this attempt as the newest good checkpoint has it; `fresh` where there is none."""
-        notes: list[str] = []
-        for document, arrays in self._good(attempt, notes):
+        passed: dict[int, Exception] = {}
+        for step, document, arrays in self._good(attempt, passed):
             self._check_same(document)
             try:
                 run = _decoded(document, arrays, fresh)
             except MALFORMED as error:
-                notes.append(_passed_over(document["done"], error))
+                passed[step] = error
                 continue
             break
         else:
@@ -194,7 +209,9 @@ class Checkpoints:
         hosts.require_agreement(
             run.done, f"the processes found different checkpoints in {self._directory}: share it"
         )
-        run.notes += notes
+        for step, error in passed.items():
+            run.warn(f"the checkpoint of step {step} is damaged and was passed over: {error}")
+        self._passed[attempt] = set(passed)
         self._saved_at, self._saved_step = time.monotonic(), run.done
         return run
 
@@ -208,7 +225,7 @@ class Checkpoints:
             self.save(attempt, run)
 
     def save(self, attempt: int, run: Run) -> None:
-        """Save now. A disk that is full or read-only is told in the run's notes, once; training goes on.
+        """Save now. A disk that is full or read-only is told at once, once, and in the run's notes; training goes on.
 
         Of several processes all bring their parts of the state, and the first writes.
         """
@@ -222,20 +239,41 @@ class Checkpoints:
             "affine.location": np.asarray(self._affine.location),
             "affine.scale": np.asarray(self._affine.scale),
         }
+        path = self._path(attempt, run.done)
         try:
-            storage.write(self._path(attempt, run.done), document, arrays)
-        except StorageError as error:
+            _make_room(path)
+            storage.write(path, document, arrays)
+        except (StorageError, OSError) as error:
             if not self._failed:
-                run.notes.append(f"no checkpoint at step {run.done}: {error}")
-            self._failed = True
+                self._failed = True
+                self._tell(run, f"no checkpoint at step {run.done}: {error}")
             return
         self._saved_at, self._saved_step, self._failed = time.monotonic(), run.done, False
         self._pause = max(PAUSE, (self._saved_at - began) / SHARE)
-        for step in sorted(self._found().get(attempt, ()))[:-KEPT]:
-            shutil.rmtree(self._path(attempt, step), ignore_errors=True)
+        self._prune(attempt, run.done)
+
+    def _tell(self, run: Run, note: str) -> None:
+        """Warn now; the run's notes keep it."""
+        run.warn(note)
+        self.told.add(note)
+        warnings.warn(note, TrainingWarning, stacklevel=5)
+
+    def _prune(self, attempt: int, newest: int) -> None:
+        """Remove what the save of step `newest` has made needless: older ones, and those of steps that were taken back.
+
+        One that was passed over takes no good one's place. It stays until the run has come as far, as it may be whole
+        for another version, or on a better day.
+        """
+        passed = self._passed.setdefault(attempt, set())
+        passed.discard(newest)
+        found = set(self._found().get(attempt, ()))
+        kept = sorted(step for step in found - passed if step <= newest)[-KEPT:]
+        for step in found - {*kept, *(step for step in passed if step > newest)}:
+            _remove(self._path(attempt, step))
         for earlier in range(attempt):
-            for step in sorted(self._found().get(earlier, ()))[:-1]:
-                shutil.rmtree(self._path(earlier, step), ignore_errors=True)
+            passed = self._passed.get(earlier, set())
+            for step in sorted(set(self._found().get(earlier, ())) - passed)[:-1]:
+                _remove(self._path(earlier, step))
 
     def _path(self, attempt: int, step: int) -> Path:
         return self._directory / f"attempt-{attempt}-step-{step}"
@@ -250,17 +288,17 @@ class Checkpoints:
         return steps
 
     def _good(
-        self, attempt: int, notes: list[str]
-    ) -> Iterator[tuple[dict[str, Any], dict[str, np.ndarray]]]:
-        """The checkpoints of an attempt that can be read, the newest first."""
+        self, attempt: int, passed: dict[int, Exception]
+    ) -> Iterator[tuple[int, dict[str, Any], dict[str, np.ndarray]]]:
+        """The checkpoints of an attempt that can be read, the newest first; why others cannot is put into `passed`."""
         for step in sorted(self._found().get(attempt, ()), reverse=True):
             try:
                 document, arrays = storage.read(self._path(attempt, step))
                 _expect_form(document, arrays)
             except MALFORMED as error:
-                notes.append(_passed_over(step, error))
+                passed[step] = error
                 continue
-            yield document, arrays
+            yield step, document, arrays
 
     def _check_same(self, document: Mapping[str, Any]) -> None:
         mine, theirs = self._who["identity"], document["identity"]
@@ -295,6 +333,47 @@ class Log(NamedTuple):
     def save(self, run: Run) -> None:
         """Save now."""
         self.checkpoints.save(self.attempt, run)
+
+
+def _as_directory(given: Any) -> Path:
+    """The directory that was named; what cannot name one is refused."""
+    name = os.fspath(given) if isinstance(given, str | os.PathLike) else None
+    if not isinstance(name, str) or not name:
+        raise InputError(f"checkpoint is {given!r}; name a directory, or leave it out.")
+    try:
+        path = Path(name).expanduser()
+        path.stat()
+    except FileNotFoundError:
+        return path
+    except NotADirectoryError:
+        pass
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a zero byte, nobody's home
+        why = getattr(error, "strerror", None) or error
+        raise InputError(
+            f"checkpoint is {name[:80]!r}, which cannot be a directory: {why}. Name another."
+        ) from error
+    if path.is_dir():
+        return path
+    raise InputError(f"checkpoint is {name!r}, which is a file or below one; name a directory.")
+
+
+def _make_room(path: Path) -> None:
+    """Remove what is at a checkpoint's own name and is no save: a link, which leads elsewhere, or a damaged one."""
+    if path.is_symlink():
+        path.unlink()
+    try:
+        storage.check_replaceable(path)
+    except StorageError:
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove what is at a checkpoint's own name, be it one or not; where that cannot be, it stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def _encoded(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import os
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -45,6 +46,8 @@ from gpvi.target import Density, Target, Whitened
 
 WHITENED_DIMENSIONS = 1_000
 """Up to this dimension `init="auto"` looks for a Gaussian to start from; its dense scale has d² entries."""
+TERMINATED = 128 + signal.SIGTERM
+"""The exit code of a process that SIGTERM has ended."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -376,6 +379,7 @@ def _train(
     began = time.perf_counter() - run.seconds
     feed = Feed(plan, target)
     watch.meter.start(plan.steps, _label(plan, target))
+    cut_short: str | None = None
     with _Interrupts(term=watch.log is not None) as interrupted:
         try:
             if run.going(plan.steps):
@@ -403,23 +407,15 @@ def _train(
                 event = Event(run.done, plan.steps, _latest(terms), eqx.combine(arrays, static))
                 watch.look(run, event, judging=run.done in ends)
         except StopIteration:
-            run.warn(f"stopped by a callback after step {run.done} of {plan.steps}")
+            cut_short = f"stopped by a callback after step {run.done} of {plan.steps}"
         except (jax.errors.JaxRuntimeError, StorageError) as error:
             if run.done == 0:
                 raise
-            why = str(error).strip().splitlines()[0]
-            run.warn(f"stopped after step {run.done} of {plan.steps}, as the next failed: {why}")
+            cut_short = f"stopped after step {run.done} of {plan.steps}, as the next failed: {_cause(error)}"
         finally:
             feed.close()
             watch.end(run)
-    if interrupted() and run.going(plan.steps):
-        again = "" if watch.log is None else "; the same call goes on from there"
-        run.warn(f"interrupted after step {run.done} of {plan.steps}{again}")
-    if not run.going(plan.steps):
-        run.warn(rejections(run.history()))
-    if interrupted() == signal.SIGTERM:
-        raise SystemExit(f"gpvi: {run.notes[-1] if run.notes else 'the run was finished'}.")
-    _say(run.notes, nothing_done=run.done == 0 and not interrupted())
+    _conclude(run, plan.steps, watch.log, cut_short, interrupted())
     training = Training(
         run.done,
         plan.steps if run.stopped is None else run.done,
@@ -431,12 +427,35 @@ def _train(
     return eqx.combine(plan.collect(run.arrays), static), training
 
 
-def _say(notes: Sequence[str], *, nothing_done: bool) -> None:
-    for note in notes:
-        warnings.warn(note, TrainingWarning, stacklevel=4)
-    if nothing_done and notes:
+def _cause(error: Exception) -> str:
+    """The line that says what went wrong; of the trace of a callback, the one that names its exception."""
+    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    if not lines[0].endswith("Traceback (most recent call last):"):
+        return lines[0].strip()
+    places = [number for number, line in enumerate(lines) if line.startswith("  File ")]
+    after = lines[max(places, default=0) + 1 :]
+    return next((line for line in after if not line.startswith(" ")), lines[-1]).strip()
+
+
+def _conclude(
+    run: Run, steps: int, log: Log | None, cut_short: str | None, interrupted: int
+) -> None:
+    """Say how it ended; only after it is saved, as a run that goes on from there has not ended so."""
+    run.warn(cut_short)
+    if interrupted and run.going(steps):
+        again = "" if log is None else "; the same call goes on from there"
+        run.warn(f"interrupted after step {run.done} of {steps}{again}")
+    if not run.going(steps):
+        run.warn(rejections(run.history()))
+    if interrupted == signal.SIGTERM:
+        sys.stderr.write(f"gpvi: {run.notes[-1] if run.notes else 'the run was finished'}.\n")
+        raise SystemExit(TERMINATED)
+    for note in run.notes:
+        if log is None or note not in log.checkpoints.told:
+            warnings.warn(note, TrainingWarning, stacklevel=4)
+    if run.done == 0 and not interrupted and run.notes:
         raise DivergenceError(
-            f"no step was finite: {notes[-1]}. Check the log-density near the start (target.check()), and that it "
+            f"no step was finite: {run.notes[-1]}. Check the log-density near the start (target.check()), and that it "
             "falls far out, as a density must; or pass initial=, a smaller learning rate, or another init."
         )
 

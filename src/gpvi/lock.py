@@ -14,20 +14,20 @@ NAME = ".gpvi-lock"
 
 
 @contextmanager
-def held(directory: Path) -> Iterator[bool]:
+def held(directory: Path) -> Iterator[OSError | None]:
     """Hold a directory, which is made if need be; refused where another has it.
 
-    Whether it is held: a directory that cannot be written to, or a filesystem without locks, is not.
+    What keeps it from being held, if anything does: a directory that cannot be made or written to, a filesystem
+    without locks.
     """
-    descriptor = None
     try:
         directory.mkdir(parents=True, exist_ok=True)
         descriptor = _taken(directory / NAME)
-    except OSError:
-        yield False
+    except OSError as error:
+        yield error
         return
     try:
-        yield True
+        yield None
     finally:
         with suppress(OSError):
             os.unlink(directory / NAME)  # while it is held: `_taken` looks again

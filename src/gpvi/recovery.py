@@ -49,8 +49,8 @@ class Run:
         return f"{steps:,} steps" if self.done == steps else f"{self.done:,} of {steps:,} steps"
 
     def warn(self, note: str | None) -> None:
-        """Something the user should know."""
-        if note is not None:
+        """Something the user should know, and has not been told of this run before."""
+        if note is not None and note not in self.notes:
             self.notes.append(note)
 
     def accept(self, arrays: PyTree, terms: dict[str, np.ndarray], taken: int) -> None:

@@ -102,8 +102,8 @@ def write(
     `directory` in one rename (or, over an earlier save, one exchange). Parents are created. Only
     nothing, an empty directory or an earlier save is replaced. Tuples are saved as lists.
     """
-    target = Path(os.path.realpath(os.path.expanduser(directory)))
-    _check_replaceable(target)
+    check_replaceable(directory)
+    target = _place(directory)
     encoded = _encode(document, "document")
     tensors = {name: _storable(name, array) for name, array in arrays.items()}
     temporary = target.with_name(_temporary_name())
@@ -140,12 +140,47 @@ def read(directory: str | os.PathLike[str]) -> tuple[dict[str, Json], dict[str, 
     )
 
 
+def check_replaceable(directory: str | os.PathLike[str]) -> None:
+    """Refuse, as `write` would, to save where something is that a user would miss."""
+    target = _place(directory)
+    try:
+        entries = set(os.listdir(target))
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise StorageError(
+            f"{target} or one of its parents is a file, and is not replaced. "
+            "Save elsewhere, or move it away."
+        ) from None
+    except OSError as error:
+        raise StorageError(f"{target} cannot be inspected: {error}. Save elsewhere.") from error
+    if not entries:
+        return
+    strangers = sorted(entries - {MANIFEST, ARRAYS, CHECKSUMS})
+    if strangers:
+        raise StorageError(
+            f"{target} holds {strangers[0]!r}, which is no part of a saved posterior, and is not "
+            "replaced. Save elsewhere, or move its content away."
+        )
+    try:
+        _recognise(target / MANIFEST)
+    except StorageError as error:
+        raise StorageError(
+            f"{target} is not replaced, because it is not plainly a saved posterior: {error} "
+            "Save elsewhere, or remove the directory yourself."
+        ) from error
+
+
 def sweep(directory: Path) -> None:
     """Remove what processes that were killed left of saves in `directory`, to which nobody else may be writing."""
     with suppress(OSError):
         for name in os.listdir(directory):
             if _TEMPORARY.fullmatch(name):
                 _remove(directory / name)
+
+
+def _place(directory: str | os.PathLike[str]) -> Path:
+    return Path(os.path.realpath(os.path.expanduser(directory)))
 
 
 def _temporary_name() -> str:
@@ -260,36 +295,6 @@ def _library_version() -> str:
         return importlib.metadata.version("gpvi")
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
-
-
-def _check_replaceable(target: Path) -> None:
-    """Refuse to replace anything that a user would miss."""
-    try:
-        entries = set(os.listdir(target))
-    except FileNotFoundError:
-        return
-    except NotADirectoryError:
-        raise StorageError(
-            f"{target} or one of its parents is a file, and is not replaced. "
-            "Save elsewhere, or move it away."
-        ) from None
-    except OSError as error:
-        raise StorageError(f"{target} cannot be inspected: {error}. Save elsewhere.") from error
-    if not entries:
-        return
-    strangers = sorted(entries - {MANIFEST, ARRAYS, CHECKSUMS})
-    if strangers:
-        raise StorageError(
-            f"{target} holds {strangers[0]!r}, which is no part of a saved posterior, and is not "
-            "replaced. Save elsewhere, or move its content away."
-        )
-    try:
-        _recognise(target / MANIFEST)
-    except StorageError as error:
-        raise StorageError(
-            f"{target} is not replaced, because it is not plainly a saved posterior: {error} "
-            "Save elsewhere, or remove the directory yourself."
-        ) from error
 
 
 def _install(temporary: Path, target: Path) -> None:

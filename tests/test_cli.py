@@ -158,6 +158,8 @@ def test_demo_ends_with_the_path_of_the_page(quick, tmp_path):
         (("run", "energy", "--preset", "paper", "--method", "gpvi-defualt"), "for preset 'paper'"),
         (("run", "blr", "--preset", "papr"), "Did you mean 'paper'?"),
         (("run", "blr", "--seeds", "0"), "give 1 or more"),
+        (("run", "blr", "--seeds", str(10**20)), "4,294,967,296 at most"),
+        (("--show-completion", "nosuchshell"), "it is for the shell it is called from"),
         (("run", "blr", "--seeds", "three"), "'--seeds'"),
         (("run", "blr", "--sedes", "3"), "--seeds"),
         (("run",), "EXPERIMENT"),
@@ -176,6 +178,14 @@ def test_errors_are_one_line_and_two(words, said):
     assert len(result.stderr.splitlines()) == 1
     assert result.stderr.startswith("gpvi: ")
     assert said in result.stderr
+
+
+def test_completion_is_installed_for_no_shell_by_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    result = call("--install-completion", "nosuchshell")
+    assert result.exit_code == 2
+    assert "followed by 'nosuchshell', but it stands alone" in result.stderr
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_damaged_record_is_named(tmp_path):

@@ -1,5 +1,6 @@
 """`gpvi fit` trains on what a file defines, and says in one line what is wrong with it."""
 
+import importlib
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 
 import gpvi
 from gpvi.cli import app
+from gpvi.errors import StorageError
 
 GAUSSIAN = """
 import jax.numpy as jnp
@@ -43,6 +45,11 @@ def call(*words):
     return CliRunner().invoke(app, ["fit", *map(str, words)])
 
 
+def arrays(out) -> dict[str, np.ndarray]:
+    with np.load(out / "draws.npz", allow_pickle=False) as found:
+        return dict(found)
+
+
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "posterior of mine.py"
@@ -62,7 +69,7 @@ def test_a_log_density(file, tmp_path):
         "draws.npz",
         "draws.csv",
     ]
-    draws = np.load(out / "draws.npz", allow_pickle=False)["x"]
+    draws = arrays(out)["x"]
     assert draws.shape == (50, 2)
     lines = (out / "draws.csv").read_text().splitlines()
     assert (lines[0], len(lines)) == ("x[0],x[1]", 51)
@@ -71,8 +78,7 @@ def test_a_log_density(file, tmp_path):
     again = json.loads(call(*words, "--out", tmp_path / "other", "--json").stdout)
     assert set(again) == {"verdict", "because", "diagnosis", "steps", "seconds", "notes", "files"}
     assert again["steps"] == 30
-    same = np.load(tmp_path / "other" / "draws.npz", allow_pickle=False)["x"]
-    assert same.shape == (100, 2), "all particles by default"
+    assert arrays(tmp_path / "other")["x"].shape == (100, 2), "all particles by default"
 
 
 def test_a_numpyro_model_needs_no_dimension(tmp_path):
@@ -81,7 +87,7 @@ def test_a_numpyro_model_needs_no_dimension(tmp_path):
     words = (f"{tmp_path / 'model.py'}:model", "--method", "svgd", "--steps", 20)
     result = call(*words, "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    draws = np.load(tmp_path / "out" / "draws.npz", allow_pickle=False)
+    draws = arrays(tmp_path / "out")
     rate = draws["rate"]
     assert rate.shape == draws["file"].shape == (100,)
     names = {"posterior", "draws.npz", "draws.csv"}
@@ -102,6 +108,13 @@ def test_a_numpyro_model_needs_no_dimension(tmp_path):
         ("late", ("--dim", 2), "line 16: the log-density fails"),
         ("log_density", ("--dim", 2, "--method", "svdg"), "Did you mean 'svgd'?"),
         ("log_density", ("--dim", 2, "--draws", 0), "give 1 or more"),
+        ("log_density", ("--dim", 2, "--draws", 101, "--method", "svgd"), "SVGD ends with 100"),
+        ("log_density", ("--dim", 2, "--draws", 11, "--method", "deep-ensemble"), "ends with 10"),
+        ("log_density", ("--dim", 2, "--draws", 4_001, "--method", "nuts"), "NUTS ends with 4,000"),
+        ("log_density", ("--dim", 2, "--seed", 2**32), "--seed is 4294967296; give a whole"),
+        ("log_density", ("--dim", 2, "--seed", 10**20), "from 0 to 4,294,967,295"),
+        ("log_density", ("--dim", 2, "--seed", -1), "--seed is -1; give a whole number"),
+        ("log_density", ("--dim", 10**20), "it may be 2,147,483,647 at most"),
         ("log_density", ("--dim", 2, "--steps", 0), "steps is 0"),
     ],
 )
@@ -142,6 +155,39 @@ def test_what_is_wrong_with_the_file(tmp_path, content, said):
     assert len(result.stderr.splitlines()) == 1
     assert said in result.stderr
     assert "mine.py" in result.stderr or content == "def log_density(x):\n    return x\n"
+
+
+@pytest.mark.parametrize(
+    ("inside", "said"),
+    [
+        ("posterior/.DS_Store", "holds '.DS_Store', which is no part of a saved posterior"),
+        ("draws.npz/mine", "draws.npz is a directory"),
+        ("draws.csv/mine", "draws.csv is a directory"),
+    ],
+)
+def test_what_is_in_the_way_is_refused_before_training(file, tmp_path, monkeypatch, inside, said):
+    monkeypatch.setattr(importlib.import_module("gpvi.fit"), "compile_chunk", None)
+    place = tmp_path / "out" / inside
+    place.parent.mkdir(parents=True)
+    place.touch()
+    result = call(file, "--dim", 2, "--method", "mean-field-vi", "--out", tmp_path / "out")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert len(result.stderr.splitlines()) == 1
+    assert said in result.stderr
+
+
+def test_the_diagnosis_is_printed_where_the_draws_cannot_be_written(file, tmp_path, monkeypatch):
+    def full(*_):
+        raise StorageError("the draws cannot be written: No space left on device.")
+
+    monkeypatch.setattr("gpvi.cli.fitting._write", full)
+    words = ("--dim", 2, "--method", "svgd", "--steps", 5, "--out", tmp_path / "out")
+    result = call(file, *words)
+    assert result.exit_code == 2
+    assert "SVGD; 5 steps" in result.stdout
+    assert "Stein" in result.stdout
+    assert "No space left" in result.stderr
+    assert gpvi.load(tmp_path / "out" / "posterior").dim == 2
 
 
 def test_a_directory_is_no_file(tmp_path):

@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -340,21 +341,22 @@ def _as_directory(given: Any) -> Path:
     name = os.fspath(given) if isinstance(given, str | os.PathLike) else None
     if not isinstance(name, str) or not name:
         raise InputError(f"checkpoint is {given!r}; name a directory, or leave it out.")
+    path = Path(name)
     try:
-        path = Path(name).expanduser()
-        path.stat()
+        path = path.expanduser()
+        mode = path.stat().st_mode
     except FileNotFoundError:
         return path
     except NotADirectoryError:
-        pass
+        mode = stat.S_IFREG
     except (OSError, ValueError, RuntimeError) as error:  # too long, a zero byte, nobody's home
         why = getattr(error, "strerror", None) or error
         raise InputError(
             f"checkpoint is {name[:80]!r}, which cannot be a directory: {why}. Name another."
         ) from error
-    if path.is_dir():
-        return path
-    raise InputError(f"checkpoint is {name!r}, which is a file or below one; name a directory.")
+    if not stat.S_ISDIR(mode):
+        raise InputError(f"checkpoint is {name!r}, which is a file or below one; name a directory.")
+    return path
 
 
 def _make_room(path: Path) -> None:

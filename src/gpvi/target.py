@@ -26,6 +26,7 @@ from gpvi.preflight import Preflight, preflight
 from gpvi.specs import is_number, is_whole
 from gpvi.stream import Stream
 
+MOST_DIMENSIONS = 2**31 - 1
 SAMPLED_ROWS = 10_000
 """Rows that stand for all of a stream where a start is looked for."""
 
@@ -170,6 +171,10 @@ class Target(eqx.Module):
             )
         if not is_whole(dim) or dim < 1:
             raise InputError(f"dim is {dim!r}; it must be a whole number ≥ 1.")
+        if dim > MOST_DIMENSIONS:
+            raise InputError(
+                f"dim is {dim}; it may be {MOST_DIMENSIONS:,} at most, as coordinates are numbered in 32 bits."
+            )
         if not is_number(temperature) or not temperature > 0 or not np.isfinite(temperature):
             raise InputError(
                 f"temperature is {temperature!r}; it must be finite and > 0 (1 is the posterior)."

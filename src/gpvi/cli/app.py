@@ -9,22 +9,27 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from gpvi.errors import GPVIError
+from gpvi.errors import GPVIError, InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+ALONE = ("--install-completion", "--show-completion")
+"""Options that find the shell by themselves; Typer ignores what follows them."""
 
 
 class Commands(TyperGroup):
     """Turns what goes wrong into one line on standard error and an exit code."""
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> NoReturn:
-        """Run a command; 2 for errors, 130 for Ctrl-C."""
+        """Run a command; 2 for errors, 130 for Ctrl-C, 143 for SIGTERM."""
         words = sys.argv[1:] if args is None else list(args)
         options["standalone_mode"] = False
         _escape_what_cannot_be_shown()
         try:
-            code = super().main([w for w in words if w != "--debug"], *rest, **options)
+            others = [word for word in words if word != "--debug"]
+            _check_alone(others)
+            code = super().main(others, *rest, **options)
         except Exception as error:
             if "--debug" in words:
                 raise
@@ -36,6 +41,14 @@ class Commands(TyperGroup):
     def _place(self, words: Sequence[str]) -> str:
         """The command that was called, for where to look."""
         return " ".join(["gpvi", *(word for word in words[:1] if word in self.commands)])
+
+
+def _check_alone(words: Sequence[str]) -> None:
+    """Refuse the name of a shell where the shell is found and none is taken."""
+    if len(words) > 1 and words[0] in ALONE:
+        raise InputError(
+            f"{words[0]} is followed by {words[1]!r}, but it stands alone: it is for the shell it is called from."
+        )
 
 
 def _escape_what_cannot_be_shown() -> None:
@@ -58,6 +71,8 @@ app = typer.Typer(
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write.")]
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON, and nothing else.")]
 """An empty metavar: a switch takes no value."""
+SEEDS = 2**32
+"""Seeds are the whole numbers below; JAX takes another one for its remainder."""
 
 
 def _version(wanted: bool) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from gpvi.cli.app import AsJson, Bar, Out, app, complain
+from gpvi.cli.app import SEEDS, AsJson, Bar, Out, app, complain
 from gpvi.errors import InputError, StorageError, UnknownOptionError
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from gpvi.posterior import Posterior
 
 DRAWS = 1_000
+POSTERIOR, ARRAYS, TABLE = "posterior", "draws.npz", "draws.csv"
+"""What is written to the output directory."""
 
 
 def _method_names() -> list[str]:
@@ -79,25 +81,28 @@ def fit(
     from gpvi.fit import fit as train
 
     chosen = _method(method)
-    if draws is not None and draws < 1:
-        raise InputError(f"--draws is {draws}; give 1 or more.")
+    if not 0 <= seed < SEEDS:
+        raise InputError(f"--seed is {seed}; give a whole number from 0 to {SEEDS - 1:,}.")
+    _check_draws(chosen, draws)
     path, _ = userfile.split(file)
     target = userfile.target(file, dim)
     records.try_out(out)
+    _check_places(out)
     fit_key, look_key, draw_key = jax.random.split(jax.random.key(seed), 3)
     with quietly(), userfile.blaming(path):
         posterior = train(
             target, chosen, key=fit_key, steps=steps, progress=False if as_json else Bar()
         )
         diagnosis = posterior.diagnose(key=look_key)
-    posterior.save(out / "posterior")
+    if not as_json:
+        typer.echo(f"{posterior.training.chosen}\n\n{diagnosis}\n")
+    posterior.save(out / POSTERIOR)
     with userfile.blaming(path):
         named = _named(posterior, _count(posterior, draws), draw_key)
-    files = [out / "posterior", *_write(named, out)]
+    files = [out / POSTERIOR, *_write(named, out)]
     if as_json:
         typer.echo(json.dumps(_as_json(posterior, diagnosis, files), indent=1))
     else:
-        typer.echo(f"{posterior.training.chosen}\n\n{diagnosis}\n")
         for written in files:
             typer.echo(written)
     if any("interrupted" in note for note in posterior.training.notes):
@@ -117,11 +122,48 @@ def _method(name: str) -> "Method":
     return meant[word]()
 
 
+def _check_draws(method: "Method", asked: int | None) -> None:
+    """Refuse draws that there will not be."""
+    if asked is None:
+        return
+    if asked < 1:
+        raise InputError(f"--draws is {asked}; give 1 or more.")
+    held = _held(method)
+    if held is not None and asked > held:
+        raise InputError(
+            f"--draws is {asked}, but {type(method).__name__} ends with {held:,} and cannot make more. Give at most "
+            "as many, or use a --method that draws as many as you like, such as gpvi."
+        )
+
+
+def _held(method: "Method") -> int | None:
+    """How many draws a method ends with; None where it can make as many as asked for."""
+    from gpvi.methods.mcmc import MarkovChains
+
+    if method.generative:
+        return None
+    if isinstance(method, MarkovChains):
+        return method.chains * method.draws
+    return getattr(method, "particles", None)
+
+
+def _check_places(out: Path) -> None:
+    """Refuse what is in the way of the files that are to be written."""
+    from gpvi import storage
+
+    storage.check_replaceable(out / POSTERIOR)
+    for name in (ARRAYS, TABLE):
+        if (out / name).is_dir():
+            raise StorageError(
+                f"{out / name} is a directory, and the draws are to be written there. Move it away, or choose another "
+                "--out directory."
+            )
+
+
 def _count(posterior: "Posterior", asked: int | None) -> int:
-    """As many as asked for; particles cannot give more than there are."""
-    if asked is not None or posterior.method.generative:
-        return asked or DRAWS
-    return min(DRAWS, len(posterior.particles))
+    """As many as asked for; particles, and chains that were interrupted, cannot give more than there are."""
+    wanted = asked or DRAWS
+    return wanted if posterior.method.generative else min(wanted, len(posterior.particles))
 
 
 def _named(posterior: "Posterior", n: int, key: Any) -> dict[str, np.ndarray]:
@@ -137,7 +179,7 @@ def _named(posterior: "Posterior", n: int, key: Any) -> dict[str, np.ndarray]:
 
 def _write(named: dict[str, np.ndarray], out: Path) -> tuple[Path, Path]:
     """The draws as arrays and as a table, a column to each number; each file is there as a whole or not at all."""
-    arrays, table = out / "draws.npz", out / "draws.csv"
+    arrays, table = out / ARRAYS, out / TABLE
     columns = {
         name + (f"[{','.join(map(str, index))}]" if index else ""): values[(slice(None), *index)]
         for name, values in named.items()

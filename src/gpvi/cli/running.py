@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from gpvi.cli.app import AsJson, Bar, Out, app, complain, console
+from gpvi.cli.app import SEEDS, AsJson, Bar, Out, app, complain, console
 from gpvi.errors import InputError, OtherRunError, StorageError, UnknownOptionError
 
 if TYPE_CHECKING:
@@ -111,8 +111,8 @@ def run(
 
     After Ctrl-C the same command goes on where it stopped.
     """
-    if seeds < 1:
-        raise InputError(f"--seeds is {seeds}; give 1 or more.")
+    if not 1 <= seeds <= SEEDS:
+        raise InputError(f"--seeds is {seeds}; give 1 or more, and {SEEDS:,} at most.")
     jobs = [
         (_prepared(e, data_dir, out), label)
         for e, label in _jobs(experiments, methods or [], preset)

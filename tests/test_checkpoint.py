@@ -251,6 +251,17 @@ def test_saves_after_damaged_ones_stay(tmp_path):
         storage.read(tmp_path / name)
 
 
+def test_the_newest_good_save_of_an_earlier_attempt_stays(tmp_path):
+    """Though one that was passed over, here of step 30, is of a later step."""
+    for name in ("0-step-10", "0-step-20", "0-step-30", "1-step-2", "1-step-4", "1-step-6"):
+        (tmp_path / f"attempt-{name}").mkdir()
+    saves = checkpoint.Checkpoints(tmp_path)
+    saves._passed = {0: {30}}
+    saves._prune(1, 6)
+    left = {"0-step-20", "0-step-30", "1-step-4", "1-step-6"}
+    assert set(os.listdir(tmp_path)) == {f"attempt-{name}" for name in left}
+
+
 @pytest.mark.parametrize("left", ["empty", "zeros", "stray", "file", "link"])
 def test_what_is_at_a_save_s_own_name_is_replaced(left, tmp_path):
     stopped(tmp_path / "saves", 20)

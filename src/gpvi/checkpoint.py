@@ -350,7 +350,7 @@ def _as_directory(given: Any) -> Path:
     except NotADirectoryError:
         mode = stat.S_IFREG
     except (OSError, ValueError, RuntimeError) as error:  # too long, a zero byte, nobody's home
-        why = getattr(error, "strerror", None) or error
+        why = getattr(error, "strerror", None) or str(error).rstrip(".")
         raise InputError(
             f"checkpoint is {name[:80]!r}, which cannot be a directory: {why}. Name another."
         ) from error

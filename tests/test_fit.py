@@ -546,6 +546,20 @@ def test_lanes_are_close_to_separate_fits():
     assert not np.allclose(histories[0]["elbo"], histories[1]["elbo"])
 
 
+def test_lanes_go_on_from_posteriors_of_their_own():
+    target = regression()
+    method = gpvi.SVGD(particles=8)
+    options = {"key": KEY, "steps": 3, "progress": False}
+    begun = fit_seeds([target, target], method, init=None, **options)
+    still = optax.sgd(0.0)
+    kept = fit_seeds([target, target], method, init=begun, optimizer=still, **options)
+    for one, other in zip(kept, begun, strict=True):
+        np.testing.assert_array_equal(one.particles, other.particles)
+        assert one.training.start == "continued from a posterior"
+    with pytest.raises(InputError, match="init holds 1 posteriors for 2 targets"):
+        fit_seeds([target, target], method, init=begun[:1], **options)
+
+
 def test_lanes_have_their_own_randomness_and_starts():
     target = regression()
     options = {"key": KEY, "steps": 3, "progress": False, "init": "laplace"}

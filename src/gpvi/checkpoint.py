@@ -78,9 +78,11 @@ def probes(target: Target) -> list[float]:
 
 
 def _init_digest(init: Any) -> str:
-    """Of a word, the word; of points, or of a posterior that is continued, their arrays."""
+    """Of a word, the word; of points, or of posteriors that are continued, their arrays."""
     if init is None or isinstance(init, str):
         return repr(init)
+    if isinstance(init, Sequence):
+        return _digest(*(_init_digest(each).encode() for each in init))
     arrays = init if isinstance(init, jax.Array | np.ndarray) else (init.model, init.affine)
     leaves = jax.tree.leaves(eqx.filter(arrays, eqx.is_array_like))
     leaves = [_plain(jnp.asarray(leaf)) for leaf in leaves]

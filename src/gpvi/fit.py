@@ -30,7 +30,7 @@ from gpvi.affine import Affine
 from gpvi.arguments import check_arguments, check_one_form, check_watching, checked_mesh
 from gpvi.checkpoint import Checkpoints, Log, Start, identity, probes
 from gpvi.coverage import FromStart, outside_evidence
-from gpvi.errors import DivergenceError, StorageError, TrainingWarning
+from gpvi.errors import DivergenceError, InputError, StorageError, TrainingWarning
 from gpvi.feed import Feed, example
 from gpvi.memory import shortage
 from gpvi.mesh import for_lanes
@@ -262,7 +262,7 @@ def fit_seeds(
     optimizer: optax.GradientTransformation | None = None,
     batch_size: int | None = None,
     progress: bool | Meter = True,
-    init: Literal["auto", "pathfinder", "laplace"] | None = "auto",
+    init: Literal["auto", "pathfinder", "laplace"] | Sequence[Posterior] | None = "auto",
     checkpoint: str | os.PathLike[str] | None = None,
     every: int | None = None,
     mesh: Mesh | int | None = None,
@@ -271,10 +271,16 @@ def fit_seeds(
 
     The targets share their functions and the shapes of their data; each gets its own randomness. If a step of
     one is not finite, all go back together, and that one goes on with half the step size. The devices of a mesh share
-    out the targets, as many as divide their number. `checkpoint` and `every` are those of `fit`, for all at once.
+    out the targets, as many as divide their number. `checkpoint` and `every` are those of `fit`, for all at once, and
+    so is `init`, but posteriors to go on from are given one for each target.
     """
-    for target in targets:
-        check_arguments(target, method, steps, batch_size, init, optimizer)
+    inits = [init] * len(targets) if init is None or isinstance(init, str) else list(init)
+    if len(inits) != len(targets):
+        raise InputError(
+            f"init holds {len(inits)} posteriors for {len(targets)} targets; give one for each."
+        )
+    for target, own in zip(targets, inits, strict=True):
+        check_arguments(target, method, steps, batch_size, own, optimizer)
     check_watching((), checkpoint, every)
     check_one_form(targets)
     first = targets[0]
@@ -294,13 +300,19 @@ def fit_seeds(
             begun = saves.starts(first, len(targets))
         start_keys, init_keys = _split(start_key, targets), _split(init_key, targets)
         starts = begun or [
-            _started(target, method, init, key=own)
-            for target, own in zip(targets, start_keys, strict=True)
+            _started(target, method, each, key=own)
+            for target, each, own in zip(targets, inits, start_keys, strict=True)
         ]
         densities = [Whitened(t, start.affine) for t, start in zip(targets, starts, strict=True)]
         states = [
             method.init(density, optimizer, key=own)
             for density, own in zip(densities, init_keys, strict=True)
+        ]
+        states = [
+            _continued_state(each, state, optimizer, first)
+            if isinstance(each, Posterior)
+            else state
+            for each, state in zip(inits, states, strict=True)
         ]
         (density, shared), (state, _) = _stack(densities, share=True), _stack(states)
         lanes = len(targets)

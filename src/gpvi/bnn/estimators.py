@@ -27,7 +27,7 @@ from gpvi.bnn.networks import mlp
 from gpvi.bnn.predictive import Predictive, row_blocks
 from gpvi.bnn.priors import FanIn, Prior, Sparse
 from gpvi.bnn.standardisation import Standardisation
-from gpvi.bnn.starts import fitted_networks
+from gpvi.bnn.starts import fitted_networks, held
 from gpvi.carriers import Particles
 from gpvi.errors import InputError
 from gpvi.fit import fit, fit_seeds
@@ -53,7 +53,7 @@ BATCH = 128
 DRAWS = 32
 """Networks drawn in each step by the methods that draw anew: the data are few, and so is their noise."""
 MEMBERS, MEMBER_DRAWS = 5, 8
-"""members="auto" of GPVI, and the draws of each in a step."""
+"""members="auto" of GPVI, and the draws of each in a step; where the data do not fill a batch, more, up to `DRAWS`."""
 CRITIC_STEPS, CRITIC_PACE = 10, 1e-3
 """Steps of the critic to one of the generator it moves, and the generator's learning rate. With one step and 3e-3 the
 critic still points where the networks were when they have passed the optimum, and sends them away. Here scores leap
@@ -142,40 +142,54 @@ class _BayesianMLP(BaseEstimator):
         dim = network.size + len(likelihood.extra(outputs))
         has_modes = len(network.layers) > 1 and dim < LARGE
         members = len(start) or self._members(has_modes)
-        method = _as_method(self.method, dim, members)
+        method = _as_method(self.method, dim, self._draws(members, len(X), start))
         prior = _default_prior(method) if _is(self.prior, "auto") else self.prior
-        dtype = start[0].dtype if start else None
-        posterior = target(
-            network, likelihood, prior, X, y, temperature=self.temperature, dtype=dtype
+        given = partial(
+            target,
+            network,
+            prior=prior,
+            X=X,
+            y=y,
+            temperature=self.temperature,
+            dtype=start[0].dtype if start else None,
         )
-        targets = [posterior] * members
-        key = jax.random.fold_in(jax.random.key(self._seed), self._updates)
+        steps = method.default_steps(dim) if self.steps is None else self._steps()
         options: dict[str, Any] = {
-            "steps": method.default_steps(dim) if self.steps is None else self._steps(),
             "batch_size": self._batch(method, len(X)),
             "progress": bool(self.verbose),
         }
+        key = jax.random.fold_in(jax.random.key(self._seed), self._updates)
+        targets, init = [given(likelihood)] * members, start or "auto"
         if has_modes and isinstance(method, GPVI) and not start:
-            climb_key, key = jax.random.split(key)
+            climb_key, held_key, key = jax.random.split(key, 3)
+            first = held(likelihood)
             points = fitted_networks(
                 network,
-                likelihood,
+                first,
                 prior,
                 X,
                 y,
                 number=members,
-                steps=-(-options["steps"] // CLIMB),
+                steps=-(-steps // CLIMB),
                 batch_size=options["batch_size"],
                 key=climb_key,
             )
-            targets = [posterior.starting_at(point) for point in points]
-        if members > 1 and not start:
-            self.posteriors_ = tuple(fit_seeds(targets, method, key=key, **options))
+            begun = given(first)
+            climbed = [begun.starting_at(point) for point in points]
+            if first == likelihood:
+                targets = climbed
+            else:
+                half = max(1, steps // 2)
+                init = fit_seeds(climbed, method, key=held_key, steps=half, **options)
+                steps = max(1, steps - half)
+        if members == 1:
+            alone = init if isinstance(init, str) else init[0]
+            self.posteriors_ = (
+                fit(targets[0], method, key=key, init=alone, steps=steps, **options),
+            )
         else:
-            keys = [key] if members == 1 else jax.random.split(key, members)
             self.posteriors_ = tuple(
-                fit(own, method, key=each, init=init, **options)
-                for own, each, init in zip(targets, keys, start or ("auto",), strict=True)
+                fit_seeds(targets, method, key=key, init=init, steps=steps, **options)
             )
         self.network_, self.likelihood_ = network, likelihood
         self._seen = X, y
@@ -191,6 +205,12 @@ class _BayesianMLP(BaseEstimator):
             require_choice(self.members, ("auto",), "members")
             return MEMBERS if has_modes and _is(self.method, "gpvi") else 1
         return _count("members", self.members, "1 is a single posterior, 'auto' the usual number.")
+
+    def _draws(self, members: int, size: int, start: Sequence[Posterior]) -> int:
+        """Of GPVI in a step: few data are cheap, and so is less noise; what goes on keeps its number."""
+        if start:
+            return getattr(start[0].method, "particles", DRAWS)
+        return DRAWS if members == 1 else min(DRAWS, max(1, BATCH // size) * MEMBER_DRAWS)
 
     def _steps(self) -> int:
         return _count("steps", self.steps, "None is the method's own number.")
@@ -541,10 +561,10 @@ def _in_blocks(
     return tuple(np.concatenate(parts)[:number] for parts in zip(*found, strict=True))
 
 
-def _as_method(given: Any, dim: int, members: int) -> Method:
+def _as_method(given: Any, dim: int, draws: int) -> Method:
     """A method from itself or its name, with the generator and scales that networks need."""
     makers = {name: partial(make, dim) for name, make in named_methods().items()}
-    makers["gpvi"] = partial(_gpvi, dim, DRAWS if members == 1 else MEMBER_DRAWS)
+    makers["gpvi"] = partial(_gpvi, dim, draws)
     return resolve(given, makers, "method", Method)
 
 

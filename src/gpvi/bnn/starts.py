@@ -7,6 +7,10 @@ mixtures of five generators with 8 draws each, on 80 points with a gap, two of t
 starts at a network of its own that climbed log p(y | w) + log p(w) first. σ is held at `NOISE` of the standardised y
 meanwhile: a network that is free to choose σ would, of 30 data, choose to interpolate them, and its generator stay
 there.
+
+The same race goes on when the noise is set free. So a generator first learns how far each weight may spread with σ held
+at `HELD`, and only then σ. On 20 points of a curve with noise a tenth of its height, five generators that had σ from
+the beginning ended with 0.7 to 1.5 of the height for it.
 """
 
 import dataclasses
@@ -17,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
 
-from gpvi.bnn.likelihoods import Gaussian, Heteroscedastic, Likelihood
+from gpvi.bnn.likelihoods import Gaussian, Heteroscedastic, Likelihood, LogNormal
 from gpvi.bnn.model import target
 from gpvi.bnn.networks import Network
 from gpvi.bnn.priors import Prior
@@ -28,6 +32,8 @@ from gpvi.target import Target
 
 NOISE = 0.1
 """σ while networks climb; with noise that depends on x, the least."""
+HELD, HELD_SPREAD = 0.15, 0.05
+"""σ while a generator learns how far the weights may spread, and of its logarithm the standard deviation."""
 
 
 def fitted_networks(
@@ -48,6 +54,13 @@ def fitted_networks(
         weights = _climbed(firm, DeepEnsemble(members=number), steps, batch_size, key)
         extra = likelihood.start(network.outputs(X))
         return jnp.concatenate([weights, jnp.broadcast_to(extra, (number, len(extra)))], 1)
+
+
+def held(likelihood: Likelihood) -> Likelihood:
+    """The likelihood with its noise held low, of the same coordinates; itself where it learns none for all x."""
+    if not isinstance(likelihood, Gaussian) or not likelihood.extra(1):
+        return likelihood
+    return Gaussian(noise=LogNormal(HELD, HELD_SPREAD), start_noise=HELD)
 
 
 def _firm(likelihood: Likelihood) -> Likelihood:

@@ -1,6 +1,7 @@
 """Whether a part of the posterior is missed: against mixtures and Gaussians with known evidence."""
 
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from gpvi.coverage import FromStart, Outside, inside_evidence, missing, outside_
 from gpvi.diagnostics import importance
 from gpvi.generators import Linear
 from gpvi.generators.linear import LinearMap
+from gpvi.preflight import rounded
 from gpvi.target import Whitened
 
 
@@ -20,6 +22,9 @@ def two_modes(x):
     """Masses 0.7 and 0.3 at ±3, normalised."""
     near, far = jnp.log(0.7) - 0.5 * (x[0] - 3) ** 2, jnp.log(0.3) - 0.5 * (x[0] + 3) ** 2
     return jnp.logaddexp(near, far) - 0.5 * jnp.log(2 * jnp.pi)
+
+
+SINGLE = np.dtype("float32")
 
 
 def whitened(log_density, mean, sd):
@@ -37,7 +42,7 @@ def test_a_generator_on_one_mode_is_seen_to_miss_the_other():
     assert outside is not None
     assert abs(outside.log_evidence) < 4 * outside.se
     assert inside.effective_share > 0.5, "from inside most looks well"
-    assert missing(inside, outside) == pytest.approx(0.3, abs=0.03)
+    assert missing(inside, outside, dtype=SINGLE) == pytest.approx(0.3, abs=0.03)
 
 
 def test_an_exact_generator_misses_nothing():
@@ -46,7 +51,7 @@ def test_an_exact_generator_misses_nothing():
     outside = outside_evidence(density, key=jax.random.key(1))
     inside = inside_evidence(density, exact, key=jax.random.key(2))
     assert inside.log_evidence == pytest.approx(np.log(2 * np.sqrt(2 * np.pi)), abs=1e-3)
-    assert missing(inside, outside) == 0.0
+    assert missing(inside, outside, dtype=SINGLE) == 0.0
 
 
 def test_in_many_dimensions_nothing_is_claimed():
@@ -55,7 +60,8 @@ def test_in_many_dimensions_nothing_is_claimed():
     exact = Linear().build(60, key=jax.random.key(0), dtype=jnp.float32)
     outside = outside_evidence(density, key=jax.random.key(1))
     assert outside is None
-    assert missing(inside_evidence(density, exact, key=jax.random.key(2)), outside) is None
+    inside = inside_evidence(density, exact, key=jax.random.key(2))
+    assert missing(inside, outside, dtype=SINGLE) is None
 
 
 def apart(x):
@@ -106,9 +112,31 @@ def test_a_start_in_a_hole_of_the_density_remembers_nothing():
     assert FromStart.of(whitened(hollow, 0.5, 1.0), 0.9, 0.5) is None
 
 
+def test_what_floats_round_off_is_in_doubt():
+    """log p of 2·10⁷ is known to 2 nats in single precision."""
+    inside = importance(jnp.zeros(4_000))[0]._replace(log_evidence=-2e7)
+    half = Outside(-2e7 + math.log(2), 0.01)
+    assert missing(inside, half, dtype=SINGLE) == 0.0
+    assert missing(inside, half, dtype=np.dtype("float64")) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("location", "log_density", "told"),
+    [
+        ([1.7e9, 0.0], -3.0, r"b lies at 1.7e\+09 and spreads by 10, which float32"),
+        ([0.0, 0.0], -2e7, r"log p is -2e\+07, which float32 knows to 2 nats"),
+    ],
+)
+def test_what_floats_cannot_tell_apart_is_told(location, log_density, told):
+    scale = jnp.diag(jnp.array([10.0, 1.0]))
+    (note,) = rounded(jnp.array(location), scale, log_density, lambda: ("b", "c"))
+    assert re.match(told, note)
+    assert rounded(jnp.array([2_000.0, 0.0]), scale, -1e5, lambda: ("b", "c")) == ()
+
+
 def test_the_largest_of_what_is_missed_counts():
     inside = importance(jnp.zeros(4_000))[0]
     nothing, half = Outside(0.0, 0.01), Outside(math.log(2), 0.01)
-    assert missing(inside, nothing, half) == pytest.approx(0.5)
-    assert missing(inside, None, nothing) == 0.0
-    assert missing(inside, None, None) is None
+    assert missing(inside, nothing, half, dtype=SINGLE) == pytest.approx(0.5)
+    assert missing(inside, None, nothing, dtype=SINGLE) == 0.0
+    assert missing(inside, None, None, dtype=SINGLE) is None

@@ -61,7 +61,7 @@ def test_chunks_end_where_rounds_do():
 )
 def test_the_judge(before, now, missed, stops, monkeypatch):
     monkeypatch.setattr(pace, "inside_evidence", lambda *args, **options: now)
-    monkeypatch.setattr(pace, "missing", lambda *args: missed)
+    monkeypatch.setattr(pace, "missing", lambda *args, dtype: missed)
     target = gpvi.Target(gaussian, dim=1)
     judge = Judge(target, tuple, key=jax.random.key(0))
     judge.last = None if before is None else Assessment(before, 0.0)

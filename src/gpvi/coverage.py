@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 
 from gpvi.carriers import standard_normal
@@ -82,15 +83,16 @@ def outside_evidence(target: Density, *, key: PRNGKeyArray) -> Outside | None:
     return Outside(total - math.log(PROPOSALS), math.sqrt(max(1 / share - 1, 0.0) / PROPOSALS))
 
 
-def missing(inside: Importance, *outside: Outside | None) -> float | None:
+def missing(inside: Importance, *outside: Outside | None, dtype: np.dtype) -> float | None:
     """The share of the posterior that is missed, 1 − exp(inside − outside), where that is beyond doubt; else 0.
 
-    The largest by any of the estimates; None where there is none.
+    The largest by any of the estimates; None where there is none. What `dtype` rounds off log p is in doubt, too.
     """
+    rounding = abs(inside.log_evidence) * float(np.finfo(dtype).eps)
 
     def by(one: Outside) -> float:
         gap = one.log_evidence - inside.log_evidence
-        doubt = 3 * math.hypot(one.se, inside.log_evidence_se)
+        doubt = 3 * math.hypot(one.se, inside.log_evidence_se) + rounding
         return -math.expm1(-gap) if gap > -math.log1p(-TOLERATED) + doubt else 0.0
 
     return max((by(one) for one in outside if one is not None), default=None)

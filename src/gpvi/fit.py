@@ -38,6 +38,7 @@ from gpvi.methods import GPVI, Method
 from gpvi.methods.base import Learner, Selective, State
 from gpvi.pace import ATTEMPTS, PACED_DIMENSIONS, Assessment, Judge, Paced
 from gpvi.posterior import Posterior, Training
+from gpvi.preflight import rounded
 from gpvi.program import LONGEST_CHUNK, Plan, Program, chunk_length, compile_chunk
 from gpvi.progress import Meter, as_meter
 from gpvi.recovery import Run, first_failure, rejections
@@ -125,6 +126,7 @@ def fit(
         start = begun[0] if begun else _started(target, method, init, key=start_key)
         density = Whitened(target, start.affine)
         placed = plan.place_target(density)
+        coarse = _rounded(target, start) if _searches(init, target) else ()
 
         def fresh(number: int) -> State:
             state = method.init(density, optimizer, key=jax.random.fold_in(init_key, number))
@@ -159,6 +161,7 @@ def fit(
             _best(attempt, placed, start.evidence, key=run_key) if plan.rounds else attempt(0)
         )
         training = dataclasses.replace(training, start=start.report, evidence=start.evidence)
+        training = dataclasses.replace(training, notes=(*training.notes, *coarse))
     return Posterior.from_training(method, target, start.affine, state, training)
 
 
@@ -528,6 +531,15 @@ def _started(target: Target, method: Method, init: Any, *, key: PRNGKeyArray) ->
         return Start(affine, f"{report}{seen}")
     whole = FromStart.of(Whitened(target, affine), report.log_evidence, report.log_evidence_se)
     return Start(affine, str(report), whole)
+
+
+def _rounded(target: Target, start: Start) -> tuple[str, ...]:
+    """What the target's floats cannot tell apart; the user is warned before training."""
+    log_p = None if start.evidence is None else start.evidence.log_density
+    notes = rounded(start.affine.location, start.affine.scale, log_p, lambda: target.names)
+    for note in notes:
+        warnings.warn(note, TrainingWarning, stacklevel=3)
+    return notes
 
 
 def _continued_state(

@@ -84,7 +84,7 @@ class Judge:
         model = state.learner.model
         assert isinstance(model, AbstractGenerator)
         seen = inside_evidence(self._target, model, key=self._key)
-        return Assessment(seen, missing(seen, *self._outside()))
+        return Assessment(seen, missing(seen, *self._outside(), dtype=self._target.dtype))
 
     def __call__(self, state: State) -> str | None:
         """Why training should stop here, or None."""

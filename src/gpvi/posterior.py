@@ -237,6 +237,7 @@ class Posterior:
             found,
             outside_evidence(density, key=wide_key),
             None if known is None else known.evidence(density),
+            dtype=self.dtype,
         )
         some = jax.vmap(self.affine.inverse)(x[: stein.POINTS])
         at = _scores(density, some)

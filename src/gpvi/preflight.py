@@ -25,6 +25,8 @@ EXACT_CURVATURES = 1_000
 """Up to this dimension each ∂²log p/∂x_i² is computed; beyond it they are estimated from random probes."""
 PROBES = 32
 SHOWN = 10
+COARSE, COARSE_LOG_DENSITY = 0.02, 0.25
+"""Steps between floats, in standard deviations and in nats, of which the user is told."""
 
 Level = Literal["error", "warning", "note"]
 
@@ -478,6 +480,31 @@ def _tails(values: np.ndarray, names: Sequence[str]) -> list[Finding]:
             "Jacobian log|dθ/dx| of a transformed one is added.",
         )
     ]
+
+
+def rounded(
+    location: Float[Array, " d"],
+    scale: Float[Array, " d"] | Float[Array, "d d"],
+    log_density: float | None,
+    names: Callable[[], Sequence[str]],
+) -> tuple[str, ...]:
+    """What floats of the location's type do not tell apart in a posterior near N(location, scale scaleᵀ)."""
+    dtype = np.dtype(location.dtype)
+    eps = float(np.finfo(dtype).eps)
+    centre, L = np.asarray(location, np.float64), np.asarray(scale, np.float64)
+    steps, sd = np.abs(centre) * eps, np.abs(L) if L.ndim == 1 else np.linalg.norm(L, axis=1)
+    worst, notes = int(np.argmax(steps / sd)), []
+    if steps[worst] > COARSE * sd[worst]:
+        notes.append(
+            f"{names()[worst]} lies at {centre[worst]:.3g} and spreads by {sd[worst]:.2g}, which {dtype} knows in "
+            f"steps of {steps[worst]:.1g}: many draws are equal. Use dtype='float64', or subtract a typical value"
+        )
+    if log_density is not None and abs(log_density) * eps > COARSE_LOG_DENSITY:
+        notes.append(
+            f"log p is {log_density:.3g}, which {dtype} knows to {abs(log_density) * eps:.1g} nats: the evidence, the "
+            "importance weights and k̂ are as coarse. Use dtype='float64', or leave out what does not depend on x"
+        )
+    return tuple(notes)
 
 
 def _resolution(

@@ -64,7 +64,8 @@ def median(values: Float[Array, "..."]) -> Scalar:
 
     Non-negative IEEE floats are ordered as the integers that hold their bits, so the k-th smallest value is found
     exactly by counting: 31 (float32) or 63 (float64) passes over the data, each a comparison and a sum. XLA sorts
-    slowly on CPUs, and this costs a fraction of it; an accelerator sorts faster than it loops.
+    slowly on CPUs, and this costs a fraction of it; an accelerator sorts faster than it loops. Of an even number of
+    values it is the mean of the middle two, which count as one where rounding alone may tell them apart.
     """
     return jax.lax.platform_dependent(values.ravel(), cpu=_median_by_bisection, default=jnp.median)
 
@@ -82,8 +83,9 @@ def _median_by_bisection(values: Float[Array, " n"]) -> Scalar:
     lower = jax.lax.bitcast_convert_type(kth, values.dtype)
     if values.size % 2:
         return lower
-    above = jnp.where(keys > kth, values, jnp.inf).min()
-    upper = jnp.where((keys <= kth).sum() > rank + 1, lower, above)
+    # XLA may compute the values anew for what follows, and round them otherwise: nearly `lower` is `lower`.
+    equal = values <= lower * (1 + 8 * jnp.finfo(values.dtype).eps)
+    upper = jnp.where(equal.sum() > rank + 1, lower, jnp.where(equal, jnp.inf, values).min())
     return (lower + upper) / 2
 
 

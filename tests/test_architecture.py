@@ -39,7 +39,7 @@ LAYERS = (
         "verdict",
     },
     {"kernels", "affine", "metrics", "models", "preflight", "hosts"},
-    {"target", "generators"},
+    {"target", "generators", "summary"},
     {"jacobian", "diagnostics"},
     {"directions"},
     {"carriers", "export"},

@@ -75,8 +75,20 @@ def test_a_log_density(file, tmp_path):
     assert (lines[0], len(lines)) == ("x[0],x[1]", 51)
     np.testing.assert_allclose(np.array(lines[1].split(","), float), draws[0], rtol=1e-6)
     assert gpvi.load(out / "posterior").dim == 2
-    again = json.loads(call(*words, "--out", tmp_path / "other", "--json").stdout)
-    assert set(again) == {"verdict", "because", "diagnosis", "steps", "seconds", "notes", "files"}
+    result = call(*words, "--out", tmp_path / "other", "--json")
+    assert result.exit_code == 0, result.output
+    again = json.loads(result.stdout)
+    assert set(again) == {
+        "verdict",
+        "because",
+        "diagnosis",
+        "summary",
+        "steps",
+        "seconds",
+        "notes",
+        "files",
+    }
+    assert set(again["summary"]) == {"x[0]", "x[1]"}
     assert again["steps"] == 30
     assert arrays(tmp_path / "other")["x"].shape == (100, 2), "all particles by default"
 

@@ -7,6 +7,7 @@ a method: SVGD, GFSD, GFSF and KSD on `Particles`, and the same four amortised o
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray
 
 from gpvi.generators import AbstractGenerator
@@ -84,7 +85,9 @@ class Chains(Particles):
         """The rows written so far."""
         return self.positions[: int(self.kept) * self.chains]
 
-    def by_chain(self, rows: Float[Array, "m d"]) -> Float[Array, "c n d"]:
+    def by_chain(
+        self, rows: Float[Array | np.ndarray, "m d"]
+    ) -> Float[Array | np.ndarray, "c n d"]:
         """Rows in the order of `drawn` with an axis for the chains."""
         return rows.reshape(-1, self.chains, rows.shape[-1]).swapaxes(0, 1)
 

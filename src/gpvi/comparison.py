@@ -17,6 +17,7 @@ from gpvi.methods import Method
 from gpvi.posterior import Posterior
 from gpvi.progress import Meter
 from gpvi.specs import require_key
+from gpvi.summary import aligned
 from gpvi.target import Target
 
 if TYPE_CHECKING:
@@ -58,14 +59,7 @@ class Comparison:
             "verdict",
         )
         table = [head, *(self._cells(row) for row in self.rows)]
-        widths = [max(len(line[i]) for line in table) for i in range(len(head))]
-        lines = [
-            "  ".join(
-                cell.ljust(w) if i in (0, len(head) - 1) else cell.rjust(w)
-                for i, (cell, w) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in table
-        ]
+        lines = aligned(table, left=(0, len(head) - 1))
         return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
 
     def __getitem__(self, label: str) -> Posterior:

@@ -50,15 +50,15 @@ def to_arviz(
 
     The rows of x are draw-major: row i·c + j is draw i of chain j.
     """
-    groups: Groups = {"posterior": _flat(named(target, x))}
+    groups: Groups = {"posterior": flat(named(target, x))}
     groups["sample_stats"], k_hat = _statistics(log_p, log_q, divergent)
     model = target.model
     if model is not None and predictive:
         keys = jax.random.split(key, len(x))
         drawn = _over_draws(lambda point, key: model.predict(point, key=key), x, keys)
-        groups["posterior_predictive"] = _flat(drawn)
+        groups["posterior_predictive"] = flat(drawn)
     if log_likelihood:
-        groups["log_likelihood"] = _flat(_pointwise(target, x))
+        groups["log_likelihood"] = flat(_pointwise(target, x))
     by_chain = {
         group: {
             name: values.reshape(-1, chains, *values.shape[1:]).swapaxes(0, 1)
@@ -128,7 +128,7 @@ def _over_draws(function: Callable[..., PyTree], *rows: Any) -> PyTree:
     return jax.lax.map(lambda row: function(*row), rows, batch_size=AT_ONCE)
 
 
-def _flat(tree: PyTree) -> dict[str, np.ndarray]:
+def flat(tree: PyTree) -> dict[str, np.ndarray]:
     """A tree as named arrays."""
     return {path_name(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
 

@@ -59,7 +59,7 @@ class PytreeModel:
                 f"example is {example!r:.80}, which holds no numbers; give a tree of arrays."
             )
         self.names = tuple(
-            name for path, leaf in leaves for name in _entries(path_name(path), np.shape(leaf))
+            name for path, leaf in leaves for name in entries(path_name(path), np.shape(leaf))
         )
         self.dims: dict[str, tuple[str, ...]] = {}
         self.observed: dict[str, np.ndarray] = {}
@@ -127,7 +127,7 @@ class NumPyroModel:
                     "Give its unknowns priors with numpyro.sample, and pass data as obs=."
                 )
             self.names = tuple(
-                name for site in self._latents for name in _entries(site.name, site.shape)
+                name for site in self._latents for name in entries(site.name, site.shape)
             )
             self._check_batches()
             medians, observed = self._medians()
@@ -376,7 +376,7 @@ def _split(x: Float[Array, " d"], shapes: tuple[tuple[int, ...], ...]) -> list[A
     ]
 
 
-def _entries(name: str, shape: tuple[int, ...]) -> list[str]:
+def entries(name: str, shape: tuple[int, ...]) -> list[str]:
     """One name for each entry of an array, in row-major order: `theta[0,1]`."""
     if not shape:
         return [name]

@@ -30,6 +30,7 @@ from gpvi.generators.triangular import HEAD
 from gpvi.methods import Method
 from gpvi.methods.base import State, log_standard_normal
 from gpvi.methods.transport import Amortized
+from gpvi.summary import Summary, summarise
 from gpvi.target import Density, Target, Whitened, scores
 
 Count = int | np.integer
@@ -209,9 +210,7 @@ class Posterior:
         With a density: ELBO, log evidence, importance ESS, k̂, moments before and after weighting, what is missed, fold
         fraction and conditioning. For chains: R̂, ESS, divergences. For all: Stein's identities and discrepancy.
         """
-        if draws is None:
-            draws = max(LEAST_DRAWS, min(DRAWS, ENTRIES // self.dim))
-        draws = self._count(draws, key)
+        draws = self._count(self._affordable() if draws is None else draws, key)
         if draws < LEAST_DRAWS:
             raise InputError(
                 f"draws is {draws}; the tail of their weights says nothing below {LEAST_DRAWS}. Leave it out, or ask "
@@ -293,6 +292,20 @@ class Posterior:
             self.dim,
         )
         return Diagnosis(len(kept), said, notes=self.training.notes, **checks)
+
+    def summary(self, *, key: PRNGKeyArray, draws: Count | None = None) -> Summary:
+        """Mean, spread and quantiles of every quantity that the model names, in its support; prints as a table.
+
+        They are those of the draws as they are, 4,000 by default (`resample` weights them); of particles and chains, of
+        all there are, and chains have R̂ and ESS.
+        """
+        target = self._require_target("summary")
+        n = self._count(self._affordable() if draws is None else draws, key)
+        held = isinstance(self.model, Particles)
+        with self._precision():
+            x = self.particles if held else _draw(self.generator, n, key)
+            named = export.flat(export.named(target, x))
+        return summarise(named, self.model.by_chain if isinstance(self.model, Chains) else None)
 
     def resample(
         self, n: Count, *, key: PRNGKeyArray, proposals: Count | None = None
@@ -381,6 +394,10 @@ class Posterior:
             },
         }
         storage.write(directory, document, arrays | history)
+
+    def _affordable(self) -> int:
+        """How many draws to look at where nobody says."""
+        return max(LEAST_DRAWS, min(DRAWS, ENTRIES // self.dim))
 
     def _count(self, n: Any, key: Any) -> int:
         """The number of draws as a static value of the compiled programs, which one of NumPy is not."""

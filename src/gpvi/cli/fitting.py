@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpvi.diagnostics import Diagnosis
     from gpvi.methods import Method
     from gpvi.posterior import Posterior
+    from gpvi.summary import Summary
 
 DRAWS = 1_000
 POSTERIOR, ARRAYS, TABLE = "posterior", "draws.npz", "draws.csv"
@@ -88,7 +89,7 @@ def fit(
     target = userfile.target(file, dim)
     records.try_out(out)
     _check_places(out)
-    fit_key, look_key, draw_key = jax.random.split(jax.random.key(seed), 3)
+    fit_key, look_key, draw_key, read_key = jax.random.split(jax.random.key(seed), 4)
     with quietly(), userfile.blaming(path):
         posterior = train(
             target, chosen, key=fit_key, steps=steps, progress=False if as_json else Bar()
@@ -98,11 +99,13 @@ def fit(
         typer.echo(f"{posterior.training.chosen}\n\n{diagnosis}\n")
     posterior.save(out / POSTERIOR)
     with userfile.blaming(path):
+        summary = posterior.summary(key=read_key)
         named = _named(posterior, _count(posterior, draws), draw_key)
     files = [out / POSTERIOR, *_write(named, out)]
     if as_json:
-        typer.echo(json.dumps(_as_json(posterior, diagnosis, files), indent=1))
+        typer.echo(json.dumps(_as_json(posterior, diagnosis, summary, files), indent=1))
     else:
+        typer.echo(f"{summary}\n")
         for written in files:
             typer.echo(written)
     if any("interrupted" in note for note in posterior.training.notes):
@@ -168,22 +171,22 @@ def _count(posterior: "Posterior", asked: int | None) -> int:
 
 def _named(posterior: "Posterior", n: int, key: Any) -> dict[str, np.ndarray]:
     """The draws by name, each with a first axis of n."""
-    import jax
+    from gpvi import export
 
-    leaves = jax.tree.leaves_with_path(posterior.draws(n, key=key))
-    return {
-        jax.tree_util.keystr(path, simple=True, separator=".") or "x": np.asarray(leaf)
-        for path, leaf in leaves
-    }
+    return export.flat(posterior.draws(n, key=key))
 
 
 def _write(named: dict[str, np.ndarray], out: Path) -> tuple[Path, Path]:
     """The draws as arrays and as a table, a column to each number; each file is there as a whole or not at all."""
+    from gpvi.models import entries
+
     arrays, table = out / ARRAYS, out / TABLE
     columns = {
-        name + (f"[{','.join(map(str, index))}]" if index else ""): values[(slice(None), *index)]
+        column: numbers
         for name, values in named.items()
-        for index in np.ndindex(*values.shape[1:])
+        for column, numbers in zip(
+            entries(name, values.shape[1:]), values.reshape(len(values), -1).T, strict=True
+        )
     }
     try:
         with _whole(arrays) as part, zipfile.ZipFile(part, "w") as archive:
@@ -212,10 +215,12 @@ def _whole(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def _as_json(posterior: "Posterior", diagnosis: "Diagnosis", files: list[Path]) -> dict[str, Any]:
+def _as_json(
+    posterior: "Posterior", diagnosis: "Diagnosis", summary: "Summary", files: list[Path]
+) -> dict[str, Any]:
     """What was found, without the draws."""
     numbers = {
-        field.name: value if math.isfinite(value) else None
+        field.name: _number(value)
         for field in dataclasses.fields(diagnosis)
         if isinstance(value := getattr(diagnosis, field.name), int | float)
     }
@@ -223,8 +228,17 @@ def _as_json(posterior: "Posterior", diagnosis: "Diagnosis", files: list[Path]) 
         "verdict": diagnosis.verdict.level,
         "because": str(diagnosis.verdict),
         "diagnosis": numbers,
+        "summary": {
+            name: {column: _number(values[row]) for column, values in summary.columns.items()}
+            for row, name in enumerate(summary.names)
+        },
         "steps": posterior.training.steps,
         "seconds": posterior.training.seconds,
         "notes": list(posterior.training.notes),
         "files": [str(path) for path in files],
     }
+
+
+def _number(value: float | int) -> float | int | None:
+    """JSON has neither infinities nor NaN."""
+    return value if math.isfinite(value) else None

@@ -1,5 +1,7 @@
 """The table of a posterior's quantities, against NumPy, ArviZ and closed forms."""
 
+from typing import Any
+
 import arviz
 import jax
 import jax.numpy as jnp
@@ -51,7 +53,7 @@ def test_chains_have_what_arviz_computes(getkey):
     posterior = holding(model, target())
     found = posterior.summary(key=getkey())
     data = posterior.to_arviz(key=getkey(), predictive=False, log_likelihood=False)
-    theirs = arviz.summary(data, round_to="none")
+    theirs: Any = arviz.summary(data, round_to="none")
     for name in found.names:
         row = found[name]
         assert row["mean"] == pytest.approx(theirs.loc[name, "mean"], rel=1e-6)

@@ -88,8 +88,25 @@ def test_more_draws_than_particles_are_refused_before_any_fit():
     def simulate(key):
         raise AssertionError("nothing is to be simulated")
 
-    with pytest.raises(InputError, match="draws is 99, and SVGD has 50 particles"):
-        gpvi.sbc(simulate, posterior, gpvi.SVGD(particles=50), key=jax.random.key(0))
+    for method, held in ((gpvi.SVGD(particles=50), 50), (gpvi.NUTS(chains=2, draws=20), 40)):
+        name = type(method).__name__
+        with pytest.raises(InputError, match=f"draws is 99, and {name} ends with {held}: use"):
+            gpvi.sbc(simulate, posterior, method, key=jax.random.key(0))
+
+
+def test_chains_take_the_steps_of_their_own():
+    chains = gpvi.HMC(chains=2, draws=20, warmup=20, leapfrogs=2)
+    found = gpvi.sbc(
+        simulate,
+        posterior,
+        chains,
+        key=jax.random.key(0),
+        simulations=10,
+        draws=19,
+        init=None,
+        progress=False,
+    )
+    assert found.ranks.shape == (10, 2)
 
 
 def test_plain_functions_are_traced_once():

@@ -41,6 +41,15 @@ def test_the_figure_shows_those_that_worked(compared):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["full rank", "SVGD"]
 
 
+def test_what_cannot_be_diagnosed_is_kept():
+    """R̂ needs eight draws, and the posterior is there all the same."""
+    few = gpvi.NUTS(chains=1, draws=4, warmup=20)
+    found = gpvi.compare(TARGET, {"few": few}, key=jax.random.key(0), progress=False)
+    assert "4 draws each" in found.rows[0].error
+    assert found["few"].particles.shape == (4, 2)
+    assert "failed" in str(found)
+
+
 def test_no_methods_no_comparison():
     with pytest.raises(InputError, match="empty"):
         gpvi.compare(TARGET, [], key=jax.random.key(0))

@@ -14,8 +14,8 @@ from gpvi.directions import (
     KSDDirection,
     Points,
     SVGDDirection,
-    functional,
-    l2,
+    functional_direction,
+    l2_direction,
     model_score,
 )
 from gpvi.directions import ksd as ksd_module
@@ -60,7 +60,7 @@ def test_functional_is_theorem_3_1(kind, how, coordinates):
     @eqx.filter_jit
     def both(generator):
         noise_kernel = OnNoise(coordinates, RBF(1.7))
-        found = functional(generator, noise_kernel, Block(), None, z_prime, score, z)
+        found = functional_direction(generator, noise_kernel, Block(), None, z_prime, score, z)
         return found.direction, brute_force(generator, coordinates, 1.7, z_prime, score, z)
 
     np.testing.assert_allclose(*both(generator), rtol=1e-9, atol=1e-11)
@@ -75,7 +75,7 @@ def test_functional_with_identity_and_one_batch_is_svgd(kernel, coordinates, get
     @jax.jit
     def both():
         on_noise = OnNoise(coordinates, kernel)
-        found = functional(identity, on_noise, Block(), None, z, score, z)
+        found = functional_direction(identity, on_noise, Block(), None, z, score, z)
         return found.direction, SVGDDirection(kernel)(None, z, score, key=KEY)[0]
 
     np.testing.assert_allclose(*both(), rtol=1e-13, atol=1e-14)
@@ -113,8 +113,8 @@ def test_l2_vanishes_where_q_is_p(getkey):
     covariance = generator.weight @ generator.weight.T
     z = jax.random.normal(getkey(), (6, 3))
     score = -jnp.linalg.solve(covariance, (jax.vmap(generator)(z) - generator.bias).T).T
-    np.testing.assert_allclose(l2(generator, Block(), z, score), 0, atol=1e-11)
-    np.testing.assert_allclose(l2(generator, Block(), z, score + 1), 1, atol=1e-11)
+    np.testing.assert_allclose(l2_direction(generator, Block(), z, score), 0, atol=1e-11)
+    np.testing.assert_allclose(l2_direction(generator, Block(), z, score + 1), 1, atol=1e-11)
 
 
 @pytest.mark.parametrize("kind", ["residual-learned", "affine-conditional"])

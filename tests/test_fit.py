@@ -18,9 +18,10 @@ import pytest
 
 import gpvi
 from gpvi.errors import DivergenceError, InputError
-from gpvi.fit import TrainingWarning, chunk_length, fit_seeds
+from gpvi.fit import TrainingWarning, fit_seeds
 from gpvi.generators import MLP, Linear, Residual, Triangular
 from gpvi.methods.base import decaying_adam
+from gpvi.program import chunk_length
 from gpvi.recovery import TOLERATED, first_failure
 
 LINEAR = gpvi.GPVI(generator=Linear(), particles=32, learning_rate=0.05)

@@ -166,11 +166,17 @@ def test_single_precision_stays_single(kind):
     assert {leaf.dtype for leaf in floats} == {np.dtype("float32")}
 
 
-@pytest.mark.parametrize("latent", [0, 4, -1])
 @pytest.mark.parametrize("spec", [generators.Residual, generators.Triangular])
-def test_latent_must_fit_the_target(spec, latent, getkey):
-    with pytest.raises(InputError, match=rf"latent is {latent}.*between 1 and .* 3"):
-        spec(latent=latent, hidden=(2,)).build(3, key=getkey(), dtype=jnp.float64)
+def test_latent_must_fit_the_target(spec, getkey):
+    for latent in (0, -1):
+        with pytest.raises(InputError, match=rf"latent is {latent}; it must be a whole number ≥ 1"):
+            spec(latent=latent)
+    too_many = spec(latent=4, hidden=(2,))
+    with pytest.raises(InputError, match=r"latent is 4.*between 1 and .* 3"):
+        too_many.build(3, key=getkey(), dtype=jnp.float64)
+    target = gpvi.Target(lambda x: NotImplemented, dim=3)
+    with pytest.raises(InputError, match=r"latent is 4.*between 1 and .* 3"):
+        gpvi.fit(target, gpvi.GPVI(generator=too_many), key=getkey())
 
 
 @pytest.mark.parametrize(

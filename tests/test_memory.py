@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from gpvi.affine import Affine
-from gpvi.directions import GFSDDirection, GFSFDirection, SVGDDirection, functional
+from gpvi.directions import GFSDDirection, GFSFDirection, SVGDDirection, functional_direction
 from gpvi.generators import AffineFlow, Residual, SplineFlow, Triangular
 from gpvi.jacobian import Block
 from gpvi.kernels import OnNoise
@@ -66,7 +66,9 @@ def test_functional_direction(head):
 
         def direction(arrays, z_prime, score, z):
             model = eqx.combine(arrays, static)
-            return functional(model, OnNoise(), Block(), None, z_prime, score, z).direction
+            return functional_direction(
+                model, OnNoise(), Block(), None, z_prime, score, z
+            ).direction
 
         program = compiled(direction, arrays, rows(n, d), rows(n, d), rows(n, d))
     assert peak_bytes(program) < 8 * n * d * 4

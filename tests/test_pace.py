@@ -9,9 +9,10 @@ import pytest
 import gpvi
 from gpvi import pace
 from gpvi.diagnostics import Importance
-from gpvi.fit import TrainingWarning, chunk_length
+from gpvi.fit import TrainingWarning
 from gpvi.generators import SplineFlow, Triangular
 from gpvi.pace import Assessment, Judge
+from gpvi.program import chunk_length
 
 SMALL = gpvi.GPVI(generator=Triangular(head=SplineFlow(2, 4, 5.0, 8)), particles=128)
 

@@ -12,7 +12,7 @@ from scipy.spatial.distance import cdist
 from cases import Shape, built, example, perturbed
 from gpvi import products
 from gpvi.carriers import Particles, Sampler, standard_normal
-from gpvi.directions import SVGDDirection, l2
+from gpvi.directions import SVGDDirection, l2_direction
 from gpvi.generators import Preconditioned
 from gpvi.jacobian import Block
 from gpvi.kernels import RBF
@@ -152,7 +152,7 @@ def test_l2_is_the_pathwise_gradient_in_expectation(kind):
         def at(z):
             x, _, _, pull = push_with_log_det(generator, z)
             pathwise = pull(score(x), jnp.ones(1))
-            along = pull(l2(generator, Block(), z, score(x)), jnp.zeros(1))
+            along = pull(l2_direction(generator, Block(), z, score(x)), jnp.zeros(1))
             return ravel_pytree(pathwise)[0], ravel_pytree(along)[0]
 
         return jax.lax.map(at, noise, batch_size=200)

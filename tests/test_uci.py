@@ -118,11 +118,6 @@ def smoke_run(directory, label):
     assert ("yacht/rmse_one" in record.rows) == (recipe.members > 1)
 
 
-def test_a_smoke_run(sets):
-    """The row that has something to choose."""
-    smoke_run(sets, "Deep ensemble")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("label", list(experiment("uci").recipes("smoke")))
 def test_every_row_runs(sets, label):

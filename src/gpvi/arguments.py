@@ -10,6 +10,7 @@ import optax
 from jax.sharding import Mesh
 
 from gpvi.errors import InputError, NotAvailableError
+from gpvi.generators import Residual, Triangular
 from gpvi.mesh import as_mesh
 from gpvi.methods import Method
 from gpvi.methods.base import Selective, Sequential
@@ -42,15 +43,10 @@ def check_arguments(
     if steps is not None and (not is_whole(steps) or steps < 1):
         raise InputError(f"steps is {steps!r}; it must be a whole number ≥ 1.")
     if batch_size is not None:
-        if target.size is None:
-            raise InputError(
-                f"batch_size is {batch_size}, but the target has no data: use the mini-batch form, "
-                "Target(log_likelihood=…, log_prior=…, data=…)."
-            )
-        if not is_whole(batch_size) or not 1 <= batch_size <= target.size:
-            raise InputError(
-                f"batch_size is {batch_size!r}; it must be between 1 and the {target.size} data."
-            )
+        _check_batch_size(target, batch_size)
+    generator = getattr(method, "generator", None)
+    if isinstance(generator, Residual | Triangular):
+        generator.head_size(target.dim)
     if target.stream is not None:
         _check_stream(target, method, batch_size)
     if isinstance(method, Selective):
@@ -66,7 +62,7 @@ def check_arguments(
 
 def check_watching(callbacks: Any, checkpoint: Any, every: Any) -> None:
     """Refuse callbacks that are no list of functions, and saves that go nowhere."""
-    if callable(callbacks) or not all(map(callable, callbacks)):
+    if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         raise InputError(f"callbacks is {callbacks!r}; pass a list of functions, [f].")
     if every is not None and checkpoint is None:
         raise InputError(
@@ -82,6 +78,18 @@ def checked_mesh(mesh: Mesh | int | None, method: Method) -> Mesh | None:
             "Leave mesh out, or use another method."
         )
     return as_mesh(mesh)
+
+
+def _check_batch_size(target: Target, batch_size: Any) -> None:
+    if target.size is None:
+        raise InputError(
+            f"batch_size is {batch_size}, but the target has no data: use the mini-batch form, "
+            "Target(log_likelihood=…, log_prior=…, data=…)."
+        )
+    if not is_whole(batch_size) or not 1 <= batch_size <= target.size:
+        raise InputError(
+            f"batch_size is {batch_size!r}; it must be between 1 and the {target.size} data."
+        )
 
 
 def _check_stream(target: Target, method: Method, batch_size: int | None) -> None:

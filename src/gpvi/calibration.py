@@ -19,7 +19,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from gpvi.arguments import served_together
 from gpvi.errors import InputError
 from gpvi.fit import fit_seeds
-from gpvi.methods import GPVI, Method
+from gpvi.methods import GPVI, Method, held_draws
+from gpvi.methods.base import Selective
 from gpvi.progress import Meter, as_meter
 from gpvi.specs import require_count, require_key
 from gpvi.target import Target
@@ -27,6 +28,7 @@ from gpvi.target import Target
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+STEPS = 1_000
 AT_ONCE = 20
 """Simulations that are fitted side by side in one program."""
 BINS = 20
@@ -109,7 +111,7 @@ def sbc(
     key: PRNGKeyArray,
     simulations: int = 200,
     draws: int = 99,
-    steps: int | None = 1_000,
+    steps: int | None = None,
     progress: bool | Meter = True,
     **options: Any,
 ) -> Calibration:
@@ -120,7 +122,8 @@ def sbc(
     simulate: key → (x*, data): a draw from the prior, and data given it.
     target: data → the posterior. All must be of one form: define its functions once, and let them see the data
         through `Target(log_likelihood=…, data=data)`. They are traced once.
-    method, steps, options: as for `gpvi.fit`; simulations are trained side by side.
+    method, options: as for `gpvi.fit`; simulations are trained side by side.
+    steps: of each fit; 1,000 by default, and of Markov chains and Pathfinder their own.
     simulations, draws: how many fits, and how many draws of each. More simulations see smaller faults.
     """
     require_key(key)
@@ -129,11 +132,13 @@ def sbc(
         raise InputError(f"simulations is {simulations}; ranks of fewer than 10 say nothing.")
     require_count("draws", draws, "99 is usual.")
     method = GPVI() if method is None else method
-    held = draws if method.generative else getattr(method, "particles", draws)
-    if held < draws:
+    held = held_draws(method)
+    if held is not None and held < draws:
         raise InputError(
-            f"draws is {draws}, and {type(method).__name__} has {held} particles: use draws={held}, or more particles."
+            f"draws is {draws}, and {type(method).__name__} ends with {held}: use draws={held}, or let it make more."
         )
+    if steps is None and not isinstance(method, Selective):
+        steps = STEPS
     meter, ranks, names = as_meter(progress), [], ()
     form: Target | None = None
     meter.start(simulations, f"calibration of {type(method).__name__}")

@@ -1,9 +1,10 @@
 """Several methods on one posterior: one table, one figure."""
 
 import dataclasses
+import itertools
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -30,7 +31,7 @@ COLOURS = ("#3f7fe0", "#e07b39", "#12a594", "#b65fcf", "#d6455d", "#8a8f98")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One method: its posterior and diagnosis, or why there is none."""
+    """One method: its posterior and diagnosis, or why one or the other is missing."""
 
     label: str
     seconds: float
@@ -85,14 +86,14 @@ class Comparison:
         everything = np.concatenate([x for _, x in drawn])
         for i in range(shown):
             low, high = np.quantile(everything[:, i], [0.005, 0.995])
-            for (row, x), colour in zip(drawn, _cycle(), strict=False):
+            for (row, x), colour in zip(drawn, itertools.cycle(COLOURS), strict=False):
                 bins = np.linspace(low, high, 41)
                 panels[i].hist(
                     x[:, i], bins, density=True, histtype="step", color=colour, label=row.label
                 )
             panels[i].set(title=first.names[i], yticks=[])
         if first.dim > 1:
-            for (_, x), colour in zip(drawn, _cycle(), strict=False):
+            for (_, x), colour in zip(drawn, itertools.cycle(COLOURS), strict=False):
                 panels[-1].plot(*x[:500, :2].T, ".", ms=2, alpha=0.5, color=colour)
             panels[-1].set(xlabel=first.names[0], ylabel=first.names[1])
         for panel in panels:
@@ -149,10 +150,14 @@ def compare(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", TrainingWarning)
                 posterior = fit(target, method, key=fit_key, progress=progress, **options)
-            seconds = time.perf_counter() - began
-            rows.append(Row(label, seconds, posterior, posterior.diagnose(key=check_key)))
         except GPVIError as error:
             rows.append(Row(label, time.perf_counter() - began, None, None, str(error)))
+            continue
+        seconds = time.perf_counter() - began
+        try:
+            rows.append(Row(label, seconds, posterior, posterior.diagnose(key=check_key)))
+        except GPVIError as error:
+            rows.append(Row(label, seconds, posterior, None, str(error)))
     return Comparison(tuple(rows), show_key)
 
 
@@ -170,8 +175,3 @@ def _labelled(methods: Sequence[Method]) -> dict[str, Method]:
 
 def _number(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
-
-
-def _cycle() -> Iterator[str]:
-    while True:
-        yield from COLOURS

@@ -39,7 +39,7 @@ from gpvi.methods.base import Learner, Selective, State
 from gpvi.pace import ATTEMPTS, PACED_DIMENSIONS, Assessment, Judge, Paced
 from gpvi.posterior import Posterior, Training
 from gpvi.preflight import rounded
-from gpvi.program import LONGEST_CHUNK, Plan, Program, chunk_length, compile_chunk
+from gpvi.program import LONGEST_CHUNK, Plan, Program, compile_chunk
 from gpvi.progress import Meter, as_meter
 from gpvi.recovery import Run, first_failure, rejections
 from gpvi.specs import require_key
@@ -106,13 +106,13 @@ def fit(
         the draws of a step and the data. The result is that of one device, to rounding (see docs/scaling.md).
 
     A draw at which log p or its gradient is not finite gives its step no score: means are over the others, and among
-    particles it is still one that the others keep away from. A share of them above 5 % is told. A step of which more
-    than half the draws are so, or that is not finite itself, sends the run back to its last good state with half the
-    step size, at most eight times; then it stops there. A log-density that raises as it runs (in a callback) ends the
-    run at its last good state, too. Ctrl-C ends it after the current chunk and returns what there is (see
-    docs/surviving.md). Where all is left to the library, GPVI trains in rounds until its draws fit the posterior, and
-    anew, at most twice, if they cannot be trusted (see `gpvi.pace`). What was chosen, and why training stopped, is kept
-    in `posterior.training`.
+    particles it is still one that the others keep away from. A share of them above 5 % is reported in a warning. A step
+    of which more than half the draws are so, or that is not finite itself, sends the run back to its last good state
+    with half the step size, at most eight times; then it stops there. A log-density that raises as it runs (in a
+    callback) ends the run at its last good state, too. Ctrl-C ends it after the current chunk and returns what there
+    is (see docs/surviving.md). Where all is left to the library, GPVI trains in rounds until its draws fit the
+    posterior, and anew, at most twice, if they cannot be trusted (see `gpvi.pace`). What was chosen, and why training
+    stopped, is kept in `posterior.training`.
     """
     plan = planned(target, method, steps, optimizer, batch_size, init, mesh)
     method, optimizer = plan.method, plan.optimizer
@@ -329,18 +329,32 @@ def fit_seeds(
             probed = [value for target in checked.values() for value in probes(target)]
             affines, _ = _stack([density.affine for density in densities])
             saves.open(who, probed, affines, starts)
+        coarse = _rounded(first, starts[0]) if _searches(init, first) else ()
         density = plan.place_target(density)
         log = None if saves is None else Log(saves, 0)
         watch = Watch(as_meter(progress if hosts.first() else False), log=log)
         stacked, training = _train(plan, program, density, state, watch, key=run_key)
+    training = dataclasses.replace(training, notes=(*training.notes, *coarse))
+    return _apart(method, densities, starts, stacked, training)
+
+
+def _apart(
+    method: Method,
+    densities: Sequence[Whitened],
+    starts: Sequence[Start],
+    stacked: State,
+    training: Training,
+) -> list[Posterior]:
+    """One posterior for each lane of what was trained side by side."""
+    arrays, static = eqx.partition(stacked, eqx.is_array)
     posteriors = []
-    for lane, density in enumerate(densities):
-        arrays, static = eqx.partition(stacked, eqx.is_array)
+    for lane, (density, start) in enumerate(zip(densities, starts, strict=True)):
         state = eqx.combine(jax.tree.map(lambda a, lane=lane: a[lane], arrays), static)
-        history = {name: values[lane] for name, values in training.history.items()}
-        start = starts[lane]
         own = dataclasses.replace(
-            training, history=history, start=start.report, evidence=start.evidence
+            training,
+            history={name: values[lane] for name, values in training.history.items()},
+            start=start.report,
+            evidence=start.evidence,
         )
         posteriors.append(
             Posterior.from_training(method, density.target, density.affine, state, own)
@@ -386,7 +400,7 @@ def _train(
     plan: Plan, program: Program, target: Density, state: State, watch: Watch, *, key: PRNGKeyArray
 ) -> tuple[State, Training]:
     """Run the chunks; return the last good state and the record of what happened."""
-    length, _ = chunk_length(plan.steps, plan.rounds, plan.longest)
+    length, _ = plan.chunk
     ends = set(np.cumsum(plan.rounds).tolist())
     arrays, static = eqx.partition(state, eqx.is_array)
     run = watch.begin(arrays)

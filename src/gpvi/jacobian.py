@@ -35,7 +35,7 @@ class InverseProduct(NamedTuple):
 
     value: Float[Array, "m d"]
     residual: Scalar
-    """E‖Jᵀy − v‖² / E‖v‖²; zero for the direct solvers."""
+    """E‖Jᵀy − v‖² / E‖v‖²; zero for the direct solvers, of the first z′ alone for the iterative ones."""
     stretch: Scalar
     """The largest ‖y‖/‖v‖ that was seen: where J comes near to being singular, it grows without bound."""
     inverse: Float[Array, "n k k"] | None = None
@@ -59,6 +59,11 @@ def largest_ratio(y: Float[Array, "... d"], v: Float[Array, "... d"]) -> Scalar:
     counts = squares > jnp.finfo(v.dtype).eps ** 2 * squares.max()
     ratios = jnp.where(counts, (y**2).sum(-1) / jnp.where(counts, squares, 1.0), 0.0)
     return jnp.sqrt(ratios.max())
+
+
+def _fits(gram: Gram) -> bool:
+    """Whether the ∇k of all pairs may be held at once."""
+    return gram.value.size * gram.x.shape[1] <= PAIRED
 
 
 def _relative(error: Float[Array, "... d"], v: Float[Array, "... d"]) -> Scalar:
@@ -89,7 +94,7 @@ class Exact:
             v = gram.gradient_sum()
             total = self.solve(generator, gram.x[0], v)
             return InverseProduct(total / len(gram.x), zero, largest_ratio(total, v)), state
-        if gram.value.size * generator.dim > PAIRED:
+        if not _fits(gram):
             value, stretch = self._one_by_one(generator, gram)
             return InverseProduct(value, zero, stretch), state
         v = gram.gradients()
@@ -103,7 +108,7 @@ class Exact:
 
         def add(carry: tuple[Array, Array], of: tuple[Array, Array]):
             (total, stretch), (z, slope) = carry, of
-            v = 2 * slope[:, None] * (z - gram.y)
+            v = gram.gradients_of(z, slope)
             y = self.solve(generator, z, v)
             return (total + y, jnp.maximum(stretch, largest_ratio(y, v))), None
 
@@ -138,7 +143,7 @@ class Block(Exact):
     def mean_product(self, state, generator, gram):
         """As for every exact solver; dense heads are inverted once for all that needs A⁻¹."""
         alone = generator.latent == generator.dim and not generator.constant_head
-        if not alone or not _is_dense(generator.head_jacobian(gram.x[0])):
+        if not (alone and _fits(gram) and _is_dense(generator.head_jacobian(gram.x[0]))):
             return Exact.mean_product(self, state, generator, gram)
         inverted = jax.vmap(lambda z: inverse(generator.head_jacobian(z).as_matrix()))(gram.x)
         v = gram.gradients()
@@ -184,7 +189,8 @@ class Iterative(Exact):
     def mean_product(self, state, generator, gram):
         """As for every exact solver, with the residual that the iterations left."""
         product, state = Exact.mean_product(self, state, generator, gram)
-        z, v = gram.x[0], gram.gradients()[0]
+        z = gram.x[0]
+        v = gram.gradients_of(z, gram.slope[0])
         error = transposed_product(generator, z, self.solve(generator, z, v)) - v
         return product._replace(residual=_relative(error, v)), state
 

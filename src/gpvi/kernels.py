@@ -42,6 +42,10 @@ class Gram(NamedTuple):
         """∇_{x_j} k(x_j, y_i), all of them; d is the small dimension of the noise head."""
         return rows(2 * self.slope[:, :, None] * (self.x[:, None, :] - self.y[None, :, :]))
 
+    def gradients_of(self, x: Float[Array, " d"], slope: Float[Array, " m"]) -> Float[Array, "m d"]:
+        """∇_{x_j} k(x_j, y_i) for a single j, from its rows of x and of the slopes."""
+        return 2 * slope[:, None] * (x - self.y)
+
 
 def squared_distances(x: Float[Array, "n d"], y: Float[Array, "m d"]) -> Float[Array, "n m"]:
     """‖x_i − y_j‖²: of few coordinates one by one, of many by one matmul.

@@ -13,7 +13,8 @@ def available() -> int | None:
     device = jax.devices()[0]
     if device.platform != "cpu":
         found = device.memory_stats() or {}
-        return found.get("bytes_limit")
+        limit = found.get("bytes_limit")
+        return None if limit is None else limit - found.get("bytes_in_use", 0)
     try:
         lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
         return 1024 * int(lines["MemAvailable"].split()[0])

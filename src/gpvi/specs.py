@@ -101,6 +101,18 @@ def require_positive(name: str, value: Any, remedy: str) -> None:
         raise InputError(f"{name} is {value!r}; it must be > 0 and finite. {remedy}")
 
 
+def require_between(name: str, value: Any, low: int, high: int) -> None:
+    """Refuse what is not a number strictly between two others."""
+    if not is_number(value) or not low < value < high:
+        raise InputError(f"{name} is {value!r}; it must be a number between {low} and {high}.")
+
+
+def require_flag(name: str, value: Any) -> None:
+    """Refuse what is neither True nor False, such as "no", which counts as true."""
+    if not isinstance(value, bool | np.bool):
+        raise InputError(f"{name} is {value!r}; it must be True or False.")
+
+
 def require_key(key: Any) -> None:
     """Refuse what is not one key, such as a bare seed."""
     is_array = isinstance(key, jax.Array)

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Shaped
@@ -61,7 +62,7 @@ class Summary:
 
 def summarise(
     named: Mapping[str, Shaped[np.ndarray, "n ..."]],
-    by_chain: Callable[[np.ndarray], np.ndarray] | None,
+    by_chain: Callable[[np.ndarray], Any] | None,
 ) -> Summary:
     """The table of arrays whose first axis is that of the draws; `by_chain` splits it into (chains, draws)."""
     names = [name for key, values in named.items() for name in entries(key, values.shape[1:])]

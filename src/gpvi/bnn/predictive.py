@@ -33,7 +33,7 @@ from gpvi.entries import held_as
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import AbstractGenerator
 from gpvi.posterior import Posterior
-from gpvi.specs import is_whole, require_key
+from gpvi.specs import is_whole, require_between, require_key
 
 DRAWS = 1_000
 """Networks where nobody says how many."""
@@ -193,8 +193,7 @@ class Predictive:
         self, X: Any, level: float = 0.9, *, key: PRNGKeyArray, draws: int | None = None
     ) -> tuple[Float[Array, "b m"], Float[Array, "b m"]]:
         """The central interval that holds y with probability `level`."""
-        if not 0 < level < 1:
-            raise InputError(f"level is {level!r}; it must be between 0 and 1.")
+        require_between("level", level, 0, 1)
         lower, upper = self.quantiles(X, [(1 - level) / 2, (1 + level) / 2], key=key, draws=draws)
         return lower, upper
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Scalar
 
 from gpvi.bnn.networks import Leaf, Network
 from gpvi.errors import InputError
-from gpvi.specs import require_positive, resolve, spec
+from gpvi.specs import require_between, require_positive, resolve, spec
 
 
 @runtime_checkable
@@ -75,6 +75,10 @@ class PerLayer(_Gaussian):
     scales: tuple[float, ...]
 
     def __post_init__(self):
+        if not isinstance(self.scales, tuple | list):
+            raise InputError(
+                f"scales is {self.scales!r}; give one for each layer, such as PerLayer((1.0, 0.5))."
+            )
         for scale in self.scales:
             require_positive("a scale of the prior", scale, "Give one for each layer.")
 
@@ -97,8 +101,7 @@ class ScaleMixture:
     narrow: float = 0.1
 
     def __post_init__(self):
-        if not 0 < self.share < 1:
-            raise InputError(f"share is {self.share!r}; it must be between 0 and 1.")
+        require_between("share", self.share, 0, 1)
         require_positive("wide", self.wide, "Try 1.0.")
         require_positive("narrow", self.narrow, "Try 0.1.")
 
@@ -131,8 +134,7 @@ class Sparse:
         require_positive("gain of the prior", self.gain, "Try 2.0.")
         require_positive("bias of the prior", self.bias, "Try 2.0.")
         require_positive("narrow, relative to the wide part,", self.narrow, "Try 0.01.")
-        if not 0 < self.share < 1:
-            raise InputError(f"share is {self.share!r}; it must be between 0 and 1.")
+        require_between("share", self.share, 0, 1)
 
     def log_prob(self, flat: Float[Array, " d"], network: Network) -> Scalar:
         """log p(w)."""

@@ -131,23 +131,14 @@ def _check_draws(method: "Method", asked: int | None) -> None:
         return
     if asked < 1:
         raise InputError(f"--draws is {asked}; give 1 or more.")
-    held = _held(method)
+    from gpvi.methods import held_draws
+
+    held = held_draws(method)
     if held is not None and asked > held:
         raise InputError(
             f"--draws is {asked}, but {type(method).__name__} ends with {held:,} and cannot make more. Give at most "
             "as many, or use a --method that draws as many as you like, such as gpvi."
         )
-
-
-def _held(method: "Method") -> int | None:
-    """How many draws a method ends with; None where it can make as many as asked for."""
-    from gpvi.methods.mcmc import MarkovChains
-
-    if method.generative:
-        return None
-    if isinstance(method, MarkovChains):
-        return method.chains * method.draws
-    return getattr(method, "particles", None)
 
 
 def _check_places(out: Path) -> None:

@@ -1,10 +1,10 @@
 """Directions φ: where each particle should move, one equation to a module."""
 
-from gpvi.directions.functional import functional as functional
+from gpvi.directions.functional import functional_direction as functional_direction
 from gpvi.directions.gfsd import GFSDDirection as GFSDDirection
 from gpvi.directions.gfsf import GFSFDirection as GFSFDirection
 from gpvi.directions.ksd import KSDDirection as KSDDirection
-from gpvi.directions.l2 import l2 as l2
+from gpvi.directions.l2 import l2_direction as l2_direction
 from gpvi.directions.l2 import model_score as model_score
 from gpvi.directions.points import Points as Points
 from gpvi.directions.svgd import SVGDDirection as SVGDDirection

@@ -27,7 +27,7 @@ def restricted(generator: AbstractGenerator, kernel: OnNoise) -> AbstractGenerat
     return Head(generator) if kernel.coordinates == "head" else generator
 
 
-def functional(
+def functional_direction(
     generator: AbstractGenerator,
     kernel: OnNoise,
     solver: Solver,

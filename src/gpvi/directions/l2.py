@@ -25,7 +25,7 @@ def model_score(
     return jax.vmap(at)(z)
 
 
-def l2(
+def l2_direction(
     generator: AbstractGenerator,
     solver: ExactSolver,
     z: Float[Array, "n d"],

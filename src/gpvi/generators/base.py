@@ -21,7 +21,7 @@ from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, PyTree, Scalar
 
 from gpvi import inverses
 from gpvi.errors import InputError, NotAvailableError
-from gpvi.specs import require_choice
+from gpvi.specs import is_whole, require_choice
 
 ACTIVATIONS: dict[str, Callable] = {
     "relu": jax.nn.relu,
@@ -270,9 +270,7 @@ def no_inverse(name: str) -> NotAvailableError:
 
 def check_network(hidden: object, activation: object) -> None:
     """Refuse hidden widths and activations that name no network."""
-    if not isinstance(hidden, tuple) or any(
-        not isinstance(width, int) or width < 1 for width in hidden
-    ):
+    if not isinstance(hidden, tuple) or any(not is_whole(width) or width < 1 for width in hidden):
         raise InputError(
             f"hidden is {hidden!r}; it must be a tuple of widths ≥ 1, such as (64, 64)."
         )
@@ -283,6 +281,6 @@ def latent_size(latent: int | None, dim: int, default: int) -> int:
     """k, checked against d."""
     if latent is None:
         return min(dim, default)
-    if isinstance(latent, bool) or not isinstance(latent, int) or not 1 <= latent <= dim:
+    if not is_whole(latent) or not 1 <= latent <= dim:
         raise InputError(f"latent is {latent!r}; it must be between 1 and the target's dim, {dim}.")
-    return latent
+    return int(latent)

@@ -15,7 +15,7 @@ from gpvi.generators.base import (
     latent_size,
 )
 from gpvi.products import tall
-from gpvi.specs import require_positive, spec
+from gpvi.specs import require_count, require_flag, require_positive, spec
 
 
 class ResidualMap(AbstractGenerator):
@@ -94,10 +94,17 @@ class Residual:
         require_positive(
             "scale (λ)", self.scale, "The paper uses 1.0; networks start well at 0.05."
         )
+        require_flag("learn_scale", self.learn_scale)
+        if self.latent is not None:
+            require_count("latent", self.latent, "Leave it out for 64, or all where d is less.")
+
+    def head_size(self, dim: int) -> int:
+        """k in this dimension."""
+        return latent_size(self.latent, dim, default=64)
 
     def build(self, dim: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> ResidualMap:
         """The map for a target of `dim` dimensions."""
-        k = latent_size(self.latent, dim, default=64)
+        k = self.head_size(dim)
         trunk_key, output_key = jax.random.split(key)
         output = eqx.nn.Linear((k, *self.hidden)[-1], dim, key=output_key, dtype=dtype)
         assert output.bias is not None

@@ -118,6 +118,15 @@ class SplineHead(eqx.Module):
         )
 
 
+def check_bins(knots: int, interval: float) -> None:
+    """Refuse more bins than there is room for."""
+    if MIN_WIDTH * (knots + 1) >= 2 * interval:
+        raise InputError(
+            f"{knots + 1} bins of width ≥ {MIN_WIDTH} do not fit in (−{interval}, {interval}). "
+            "Use a larger interval or fewer knots."
+        )
+
+
 def spline_couplings(
     dim: int,
     *,
@@ -132,11 +141,6 @@ def spline_couplings(
 ) -> SplineHead:
     """T of R^k, k = `dim`, with `knots` inside (−`interval`, `interval`): `scale` times a permutation at the start."""
     bins = knots + 1
-    if MIN_WIDTH * bins >= 2 * interval:
-        raise InputError(
-            f"{bins} bins of width ≥ {MIN_WIDTH} do not fit in (−{interval}, {interval}). "
-            "Use a larger interval or fewer knots."
-        )
     half = dim // 2
     if dim == 1:
         layers, depth = 1, 0

@@ -20,7 +20,7 @@ from gpvi.generators.base import (
     latent_size,
 )
 from gpvi.generators.bijections import AffineHead, Bijection
-from gpvi.generators.spline import SplineHead, spline_couplings
+from gpvi.generators.spline import SplineHead, check_bins, spline_couplings
 from gpvi.products import tall
 from gpvi.specs import require_choice, require_count, require_positive, resolve, spec
 
@@ -58,6 +58,7 @@ class SplineFlow:
             require_count(f"{name} of the spline flow", getattr(self, name), "Try the default.")
         for name in ("interval", "scale"):
             require_positive(f"{name} of the spline flow", getattr(self, name), "Try the default.")
+        check_bins(self.knots, self.interval)
 
     def build(self, dim: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> SplineHead:
         """The head for k = `dim`, at the start a permutation of the coordinates."""
@@ -216,6 +217,8 @@ class Triangular:
             require_count("rank", self.rank, "Leave it out for a full last layer.")
         require_positive("scale (σ at the start)", self.scale, "Use 1.0, or 0.05 for networks.")
         require_choice(self.scale_form, ("constant", "conditional"), "scale_form")
+        if self.latent is not None:
+            require_count("latent", self.latent, "Leave it out for as many as suit the dimension.")
         self.flow()
 
     @property

@@ -5,6 +5,7 @@ from gpvi.methods.ensemble import DeepEnsemble as DeepEnsemble
 from gpvi.methods.gpvi import GPVI as GPVI
 from gpvi.methods.mcmc import HMC as HMC
 from gpvi.methods.mcmc import NUTS as NUTS
+from gpvi.methods.mcmc import MarkovChains
 from gpvi.methods.pathfinder import Pathfinder as Pathfinder
 from gpvi.methods.transport import GFSD as GFSD
 from gpvi.methods.transport import GFSF as GFSF
@@ -37,3 +38,12 @@ METHODS = (
     HMC,
     NUTS,
 )
+
+
+def held_draws(method: Method) -> int | None:
+    """How many draws a method ends with; None where it can make as many as asked for."""
+    if method.generative:
+        return None
+    if isinstance(method, MarkovChains):
+        return method.chains * method.draws
+    return getattr(method, "particles", None)

@@ -15,8 +15,10 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
 from gpvi.carriers import Particles
+from gpvi.errors import InputError
 from gpvi.generators import AbstractGenerator, Generator
 from gpvi.products import added_up, norm
+from gpvi.specs import is_whole
 from gpvi.target import Density
 
 Model = AbstractGenerator | Particles
@@ -43,8 +45,8 @@ class Learner(NamedTuple):
         """
         params = eqx.filter(self.model, eqx.is_inexact_array)
         update, moments = optimizer.update(added_up(gradient), self.moments, params)
-        known = jnp.where(jnp.isfinite(norm(gradient)), self.damping, 0.0)
-        update = jax.tree.map(lambda u: known * u, update)
+        length = jnp.where(jnp.isfinite(norm(gradient)), self.damping, 0.0)
+        update = jax.tree.map(lambda u: length * u, update)
         return Learner(eqx.apply_updates(self.model, update), moments, self.damping)
 
 
@@ -91,7 +93,7 @@ class Method(Protocol):
     about: ClassVar[About]
 
     def default_steps(self, dim: int) -> int:
-        """How long to train when nobody says."""
+        """The default number of steps."""
         ...
 
     def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
@@ -138,6 +140,14 @@ class Sequential(Protocol):
     """What a method adds to the contract if nothing in a step can be shared out among devices."""
 
     sequential: ClassVar[Literal[True]]
+
+
+def require_batches(value: Any) -> None:
+    """Refuse what is neither one set of draws nor two."""
+    if not is_whole(value) or value not in (1, 2):
+        raise InputError(
+            f"batches is {value!r}; it must be 1 (one set of draws) or 2 (those of the expectation drawn apart)."
+        )
 
 
 def log_standard_normal(z: Float[Array, " d"]) -> Scalar:

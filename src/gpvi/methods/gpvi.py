@@ -5,20 +5,29 @@ from typing import ClassVar, Literal
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from gpvi.carriers import Sampler, standard_normal
-from gpvi.directions import functional
-from gpvi.directions.functional import restricted
+from gpvi.directions import functional_direction
+from gpvi.directions.functional import FunctionalDirection, restricted
 from gpvi.errors import InputError, NotAvailableError
-from gpvi.generators import Generator, Triangular
+from gpvi.generators import AbstractGenerator, Generator, Triangular
 from gpvi.jacobian import Helper, Solver, as_solver
 from gpvi.kernels import Kernel, OnNoise
-from gpvi.methods.base import About, Info, Learner, State, built, decaying_adam
+from gpvi.methods.base import (
+    About,
+    Info,
+    Learner,
+    State,
+    built,
+    decaying_adam,
+    require_batches,
+)
 from gpvi.methods.reverse_kl import default_draws, l2_gradient, pathwise_gradient
 from gpvi.products import added_up, norm
 from gpvi.pullback import push, scale_gradient
 from gpvi.specs import (
+    is_number,
     require_choice,
     require_count,
     require_instance,
@@ -26,9 +35,12 @@ from gpvi.specs import (
     resolve,
     spec,
 )
-from gpvi.target import Density, evaluate
+from gpvi.target import Density, Evaluation, evaluate
 
 ROUNDS = (500, 1_000, 2_000, 4_000)
+"""The steps of each round, where their number is left to the library."""
+Found = tuple[PyTree, PyTree, Info]
+"""The gradient, what the solver has learned, and what to report."""
 
 
 @spec
@@ -76,20 +88,16 @@ class GPVI:
         if self.particles is not None:
             require_count("particles", self.particles, "The paper uses 100.")
         require_positive("learning_rate", self.learning_rate, "Try 2e-3.")
-        if self.batches not in (1, 2):
-            raise InputError(
-                f"batches is {self.batches!r}; it must be 1 (z′ = z) or 2 (drawn apart)."
-            )
+        require_batches(self.batches)
         solver = as_solver(self.solver)
         if self.gradient == "l2" and isinstance(solver, Helper):
             raise NotAvailableError(
                 "solver='helper' learns J^{-T}∇k for kernel gradients only, so gradient='l2' cannot use it. "
                 "Use solver='block' (exact and faster), 'dense', 'bicgstab' or 'gmres'."
             )
-        if self.pathwise_share is not None and not 0 <= self.pathwise_share <= 1:
-            raise InputError(
-                f"pathwise_share is {self.pathwise_share!r}; it must be between 0 and 1."
-            )
+        share = self.pathwise_share
+        if share is not None and (not is_number(share) or not 0 <= share <= 1):
+            raise InputError(f"pathwise_share is {share!r}; it must be a number from 0 to 1.")
         self._noise_kernel()
 
     def default_steps(self, dim: int) -> int:
@@ -138,32 +146,21 @@ class GPVI:
         info["gradient_norm"] = norm(gradient)
         return State(state.learner.descend(optimizer, gradient), auxiliary), info
 
-    def _functional(self, target, state, batch, key):
-        """Algorithm 1. The tail's scales, where learned, take the pathwise gradient: a head kernel gives them none."""
+    def _functional(self, target: Density, state: State, batch: PyTree, key: PRNGKeyArray) -> Found:
+        """Algorithm 1."""
         generator, kernel = state.learner.model, self._noise_kernel()
+        n = self._draws(generator.dim)
         z_key, z_prime_key = jax.random.split(key)
-        z = standard_normal(generator, self._draws(generator.dim), key=z_key)
-        z_prime = (
-            z
-            if self.batches == 1
-            else standard_normal(generator, self._draws(generator.dim), key=z_prime_key)
-        )
+        z = standard_normal(generator, n, key=z_key)
+        z_prime = z if self.batches == 1 else standard_normal(generator, n, key=z_prime_key)
         at = evaluate(target, jax.vmap(generator)(z_prime), batch)
-        found = functional(
+        found = functional_direction(
             generator, kernel, as_solver(self.solver), state.auxiliary, z_prime, at.score, z
         )
         _, pull = push(Sampler(generator), z)
-        gradient = pull.products(found.direction / len(z)).generator
+        gradient = pull.products(found.direction / n).generator
         if kernel.coordinates == "head":
-            by_path = scale_gradient(
-                generator, z_prime, at.weight[:, None] * at.score, at.weight, found.inverse
-            )
-            gradient = jax.tree.map(
-                lambda is_scale, along, by: by if is_scale else along,
-                generator.scale_parameters(),
-                gradient,
-                by_path,
-            )
+            gradient = _with_scales(gradient, generator, z_prime, at, found)
         info = {
             "log_density": at.mean(at.log_density),
             "direction": jnp.sqrt((found.direction**2).sum(1).mean()),
@@ -173,14 +170,14 @@ class GPVI:
         }
         return gradient, found.solver_state, info
 
-    def _mixed(self, target, state, batch, key):
+    def _mixed(self, target: Density, state: State, batch: PyTree, key: PRNGKeyArray) -> Found:
         """The functional gradient, with a share of pathwise steps."""
         share = self._pathwise_share()
         if share == 0:
             return self._functional(target, state, batch, key)
         coin_key, key = jax.random.split(key)
 
-        def pathwise():
+        def pathwise_step() -> Found:
             gradient, auxiliary, info = self._pathwise(target, state, batch, key)
             unmoved = {
                 name: jnp.zeros_like(info["elbo"]) for name in ("direction", "residual", "stretch")
@@ -191,20 +188,21 @@ class GPVI:
                 {"log_density": info["log_density"], "rejected": info["rejected"], **unmoved},
             )
 
-        def functional():
+        def functional_step() -> Found:
             gradient, auxiliary, info = self._functional(target, state, batch, key)
             return added_up(gradient), auxiliary, info
 
-        return jax.lax.cond(jax.random.bernoulli(coin_key, share), pathwise, functional)
+        coin = jax.random.bernoulli(coin_key, share)
+        return jax.lax.cond(coin, pathwise_step, functional_step)
 
-    def _pathwise(self, target, state, batch, key):
+    def _pathwise(self, target: Density, state: State, batch: PyTree, key: PRNGKeyArray) -> Found:
         """The gradient of Eq. 3."""
         generator = state.learner.model
         z = standard_normal(generator, self._draws(generator.dim), key=key)
         gradient, info = pathwise_gradient(generator, target, z, batch)
         return gradient, state.auxiliary, info
 
-    def _l2(self, target, state, batch, key):
+    def _l2(self, target: Density, state: State, batch: PyTree, key: PRNGKeyArray) -> Found:
         """Eq. 4 with φ = s_p − s_q."""
         generator, solver = state.learner.model, as_solver(self.solver)
         assert not isinstance(solver, Helper)
@@ -229,3 +227,22 @@ class GPVI:
             return OnNoise("head", self.kernel)
         shorthands = {"head": OnNoise, "full": lambda: OnNoise("full")}
         return resolve(self.kernel, shorthands, "kernel", OnNoise)
+
+
+def _with_scales(
+    gradient: PyTree,
+    generator: AbstractGenerator,
+    z_prime: Float[Array, "n d"],
+    at: Evaluation,
+    found: FunctionalDirection,
+) -> PyTree:
+    """The gradient with that of the path at the tail's scales: a kernel on the head gives them none."""
+    by_path = scale_gradient(
+        generator, z_prime, at.weight[:, None] * at.score, at.weight, found.inverse
+    )
+    return jax.tree.map(
+        lambda is_scale, along, by: by if is_scale else along,
+        generator.scale_parameters(),
+        gradient,
+        by_path,
+    )

@@ -22,7 +22,15 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray, PyTree, 
 from gpvi.carriers import Chains
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.methods.base import About, Info, Learner, State
-from gpvi.specs import require_choice, require_count, require_positive, spec
+from gpvi.specs import (
+    is_number,
+    is_whole,
+    require_between,
+    require_choice,
+    require_count,
+    require_positive,
+    spec,
+)
 from gpvi.target import Density
 
 STARTS = 100
@@ -88,15 +96,14 @@ class MarkovChains:
         require_choice(self.mass, ("diagonal", "dense"), "mass")
         if self.step_size is not None:
             require_positive("step_size", self.step_size, "None adapts it.")
-        if isinstance(self.warmup, bool) or not isinstance(self.warmup, int) or self.warmup < 0:
+        if not is_whole(self.warmup) or self.warmup < 0:
             raise InputError(f"warmup is {self.warmup!r}; it must be a whole number ≥ 0.")
         if self.step_size is None and self.warmup < 20:
             raise InputError(
                 f"warmup is {self.warmup}; adapting the step size takes 20 transitions or more. "
                 "Try 1000, or give step_size=."
             )
-        if not 0 < self.acceptance < 1:
-            raise InputError(f"acceptance is {self.acceptance!r}; it must be between 0 and 1.")
+        require_between("acceptance", self.acceptance, 0, 1)
 
     @abstractmethod
     def kernel(self) -> Callable[..., tuple[Any, Any]]:
@@ -317,7 +324,7 @@ class HMC(MarkovChains):
     def __post_init__(self):
         super().__post_init__()
         require_count("leapfrogs", self.leapfrogs, "The paper has 25.")
-        if not 0 <= self.jitter < 1:
+        if not is_number(self.jitter) or not 0 <= self.jitter < 1:
             raise InputError(f"jitter is {self.jitter!r}; it must be 0 or more, and less than 1.")
 
     def jittered(self, step_size: Scalar, *, key: PRNGKeyArray) -> Scalar:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from gpvi.directions import l2
+from gpvi.directions import l2_direction
 from gpvi.generators import AbstractGenerator
 from gpvi.jacobian import ExactSolver
 from gpvi.methods.base import Info, log_standard_normal
@@ -35,7 +35,7 @@ def l2_gradient(
     """Eq. 4 with φ = s_p − s_q; its variance vanishes where q = p."""
     x, _, log_det, pull = push_with_log_det(generator, z)
     at = evaluate(target, x, batch)
-    direction = l2(generator, solver, z, at.score)
+    direction = l2_direction(generator, solver, z, at.score)
     gradient = pull.products(at.weight[:, None] * direction, jnp.zeros_like(log_det))
     return gradient, _bound(at, log_det, z)
 

@@ -22,10 +22,18 @@ from gpvi.directions import (
     Points,
     SVGDDirection,
 )
-from gpvi.errors import InputError
+from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import Generator, Triangular
 from gpvi.kernels import Kernel, as_kernel
-from gpvi.methods.base import About, Info, Learner, State, built, decaying_adam
+from gpvi.methods.base import (
+    About,
+    Info,
+    Learner,
+    State,
+    built,
+    decaying_adam,
+    require_batches,
+)
 from gpvi.products import norm
 from gpvi.pullback import push
 from gpvi.specs import require_count, require_instance, require_positive, spec
@@ -195,10 +203,7 @@ class Amortized(Transport):
     def __post_init__(self):
         super().__post_init__()
         require_instance("generator", self.generator, Generator)
-        if self.batches not in (1, 2):
-            raise InputError(
-                f"batches is {self.batches!r}; it must be 1 (x′ = x) or 2 (drawn apart)."
-            )
+        require_batches(self.batches)
 
     @property
     def draws_apart(self) -> bool:
@@ -325,6 +330,14 @@ class AmortizedGFSF(_GFSF, Amortized):
     )
 
     batches: int = 1
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.batches != 1:
+            raise NotAvailableError(
+                f"batches is {self.batches}, but GFSF estimates ∇ log q on the particles that it moves, and has no use "
+                "for others. Leave it out."
+            )
 
 
 @spec

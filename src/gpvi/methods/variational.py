@@ -29,7 +29,14 @@ from gpvi.mesh import rows
 from gpvi.methods.base import OPTIMIZERS, About, Info, Learner, State, decaying
 from gpvi.methods.reverse_kl import default_draws, l2_gradient, pathwise_gradient
 from gpvi.products import norm
-from gpvi.specs import require_choice, require_count, require_positive, resolve, spec
+from gpvi.specs import (
+    require_choice,
+    require_count,
+    require_flag,
+    require_positive,
+    resolve,
+    spec,
+)
 from gpvi.target import Density
 
 Gradient = Literal["pathwise", "l2"]
@@ -159,6 +166,10 @@ class MeanFieldVI(Gaussian):
     """
 
     local: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        require_flag("local", self.local)
 
     coordinates: ClassVar[Literal["dense", "diagonal"]] = "diagonal"
     about: ClassVar[About] = About(

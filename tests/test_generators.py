@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
+import gpvi
 from cases import (
     CONDITIONINGS,
     INJECTIVE,

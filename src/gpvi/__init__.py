@@ -9,11 +9,13 @@ from gpvi import errors as errors
 from gpvi import generators as generators
 from gpvi import jacobian as solvers  # noqa: F401
 from gpvi import kernels as kernels
+from gpvi import metrics as metrics
 from gpvi.calibration import sbc as sbc
 from gpvi.comparison import compare as compare
 from gpvi.cost import estimate as estimate
 from gpvi.fit import Event as Event
 from gpvi.fit import fit as fit
+from gpvi.fit import fit_seeds as fit_seeds
 from gpvi.methods import GFSD as GFSD
 from gpvi.methods import GFSF as GFSF
 from gpvi.methods import GPVI as GPVI

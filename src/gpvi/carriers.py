@@ -62,8 +62,8 @@ class Chains(Particles):
     ) -> "Chains":
         """After one of the transitions that lead to draw `index` of every chain; in place under `jit`.
 
-        Whether it diverged is added to what the earlier ones said, which the one that `begins` the way forgets; the one
-        that `ends` it brings the draw.
+        `divergent` is or-ed into the flags of this draw, which the first transition (`begins`) clears; the last one
+        (`ends`) stores the positions.
         """
         first = index * self.chains
 

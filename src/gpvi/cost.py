@@ -61,23 +61,25 @@ def estimate(
     """
     plan = planned(target, method, steps, optimizer, batch_size, "auto", mesh)
     require_key(key)
+    start_key, init_key, run_key = jax.random.split(key, 3)
     with target.precision():
         target = target.checked(plan.batch_size)
         scale = jnp.ones(target.dim, target.dtype)
         if plan.method.coordinates == "dense" and not keeps_its_coordinates(target):
             scale = jnp.diag(scale)
-        density = Whitened(target, Affine(target.starting_points(1, key=key)[0], scale))
-        state = plan.method.init(density, plan.optimizer, key=key)
+        density = Whitened(target, Affine(target.starting_points(1, key=start_key)[0], scale))
+        state = plan.method.init(density, plan.optimizer, key=init_key)
         program = compile_chunk(plan, density, state)
         density = plan.place_target(density)
         arrays = plan.place(eqx.filter(state, eqx.is_array), state)
         began = time.perf_counter()
-        memory = program.memory(arrays, density, key, example(plan, density))
-        feed = Feed(plan, density)
-        compiled = time.perf_counter()
-        jax.block_until_ready(program(arrays, density, key, jnp.asarray(0), feed(key, 0)))
-        step_seconds = (time.perf_counter() - compiled) / plan.chunk[0]
-        feed.close()
+        memory = program.memory(arrays, density, run_key, example(plan, density))
+        with Feed(plan, density) as feed:
+            compiled = time.perf_counter()
+            jax.block_until_ready(
+                program(arrays, density, run_key, jnp.asarray(0), feed(run_key, 0))
+            )
+            step_seconds = (time.perf_counter() - compiled) / plan.chunk[0]
     return Estimate(plan.steps, compiled - began, step_seconds, memory)
 
 

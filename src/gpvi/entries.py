@@ -16,7 +16,7 @@ def device_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def require_finite(array: np.ndarray, name: str, rows: np.ndarray | None = None) -> None:
-    """Refuse what is no number, NaN and infinity; `rows` are the numbers of the rows where those are some of many."""
+    """Refuse what is no number, NaN and infinity; `rows` has the original row numbers where `array` is a selection."""
     if array.dtype.kind not in "biuf" and not jnp.issubdtype(array.dtype, jnp.floating):
         raise InputError(f"{name} has dtype {array.dtype}, which holds no numbers: convert it.")
     finite = np.isfinite(array) if array.dtype.kind not in "biu" else np.True_
@@ -30,7 +30,7 @@ def require_finite(array: np.ndarray, name: str, rows: np.ndarray | None = None)
 
 
 def held_as(array: np.ndarray, dtype: np.dtype, name: str = "data") -> np.ndarray:
-    """The numbers in a type that may round them; one out of its range, which would become another, is refused."""
+    """The array as `dtype`, rounded if need be; a value outside its range is refused."""
     if array.dtype == dtype or array.dtype.kind == "b":
         return array
     if array.dtype.kind in "iu" and dtype.kind in "iu":

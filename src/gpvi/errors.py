@@ -35,7 +35,7 @@ class DivergenceError(GPVIError):
 
 
 class StorageError(GPVIError):
-    """A saved posterior is damaged, foreign, or of a newer format."""
+    """A file or directory cannot be read or written, or is damaged, foreign or of a newer format."""
 
 
 class TrainingWarning(UserWarning):

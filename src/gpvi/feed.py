@@ -18,7 +18,7 @@ from gpvi.target import Density
 class Feed:
     """Gives the batches of a chunk, (steps, batch, …), and reads those of the chunk after it on a thread of its own.
 
-    Of a target whose data are in memory there is nothing to give: the program takes its batches itself.
+    For data in memory it gives None: the program gathers its own batches.
     """
 
     def __init__(self, plan: Plan, target: Density):
@@ -46,7 +46,10 @@ class Feed:
             self._ahead = (name, after), self._begin(key, after)
         return batches
 
-    def close(self) -> None:
+    def __enter__(self) -> "Feed":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
         """Read no further."""
         if self._reader is not None:
             self._reader.shutdown(wait=True, cancel_futures=True)

@@ -406,10 +406,9 @@ def _train(
     run = watch.begin(arrays)
     run.arrays, run.before = plan.place(run.arrays, state), plan.place(run.before, state)
     began = time.perf_counter() - run.seconds
-    feed = Feed(plan, target)
     watch.meter.start(plan.steps, _label(plan, target))
     cut_short: str | None = None
-    with _Interrupts(term=watch.log is not None) as interrupted:
+    with _Interrupts(term=watch.log is not None) as interrupted, Feed(plan, target) as feed:
         try:
             if run.going(plan.steps):
                 batches = example(plan, target)
@@ -442,7 +441,6 @@ def _train(
                 raise
             cut_short = f"stopped after step {run.done} of {plan.steps}, as the next failed: {_cause(error)}"
         finally:
-            feed.close()
             watch.end(run)
     _conclude(run, plan.steps, watch.log, cut_short, interrupted())
     training = Training(

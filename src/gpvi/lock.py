@@ -17,8 +17,8 @@ NAME = ".gpvi-lock"
 def held(directory: Path) -> Iterator[OSError | None]:
     """Hold a directory, which is made if need be; refused where another has it.
 
-    What keeps it from being held, if anything does: a directory that cannot be made or written to, a filesystem
-    without locks.
+    Yields None, or the `OSError` that kept it from being locked: a directory that cannot be made or written to, a
+    filesystem without locks.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""One sentence on whether to believe a posterior: good, usable with importance weights, or not to be trusted.
+"""One sentence on whether to believe a posterior: good, no fault seen, usable with importance weights, or do not trust.
 
 The rules look for a reason to doubt, the gravest first. "Good" is said only where densities are exact, or chains
 have mixed, and where weighting would move no mean by more than a tenth of a standard deviation.
@@ -86,8 +86,8 @@ def _of_density(seen: Evidence) -> Iterator[Verdict]:
         yield Verdict(
             "do not trust",
             f"{FAR:.0f} times as far out as the draws log p is lower by {max(seen.fall, 0.0):.1f} nats only, along "
-            "some line: it seems to have no integral",
-            "Give a prior to what the data do not determine, or fix it.",
+            "some line: it seems to have no integral, or the draws are still far from it",
+            "Give a prior to what the data do not determine, or fix it; if all has one, train longer.",
         )
     if seen.missing is not None and seen.missing > 0:
         yield Verdict(
@@ -100,7 +100,7 @@ def _of_density(seen: Evidence) -> Iterator[Verdict]:
         yield Verdict(
             "no fault seen",
             f"weights are even (effective share {seen.effective_share:.2f}) but for a heavy tail "
-            f"(k̂ = {seen.k_hat:.2f}): means are well, rare events may be too rare",
+            f"(k̂ = {seen.k_hat:.2f}): means are right, but rare events may be under-represented",
             "Train longer (steps=) if tails matter.",
         )
     if heavy or effective < FEW_EFFECTIVE:

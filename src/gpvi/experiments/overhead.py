@@ -28,13 +28,11 @@ from gpvi.generators import AffineFlow, Generator, Residual, SplineFlow, Triangu
 from gpvi.jacobian import Helper
 from gpvi.memory import needed
 from gpvi.methods import GPVI, AmortizedSVGD, Method
-from gpvi.program import Plan, compile_chunk
+from gpvi.program import CHUNKS, Plan, compile_chunk
 from gpvi.progress import Meter, as_meter
 from gpvi.records import Record
 from gpvi.target import Target, Whitened
 
-CHUNKS = 50
-"""A plan of so many times n steps runs in chunks of n."""
 TURNS = {"paper": 7, "best": 7, "demo": 5, "smoke": 2}
 ACCELERATED = 20
 """How many times as many steps a turn has on an accelerator."""

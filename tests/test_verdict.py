@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import gpvi
 from gpvi import verdict
 from gpvi.affine import Affine
-from gpvi.posterior import _fall
+from gpvi.diagnosis import _fall
 from gpvi.target import Whitened
 from gpvi.verdict import Evidence
 

@@ -37,13 +37,14 @@ from gpvi.mesh import for_lanes
 from gpvi.methods import GPVI, Method
 from gpvi.methods.base import Learner, Selective, State
 from gpvi.pace import ATTEMPTS, PACED_DIMENSIONS, Assessment, Judge, Paced
-from gpvi.posterior import Posterior, Training
+from gpvi.posterior import Posterior
 from gpvi.preflight import rounded
 from gpvi.program import LONGEST_CHUNK, Plan, Program, chunk_length, compile_chunk
 from gpvi.progress import Meter, as_meter
 from gpvi.recovery import Run, first_failure, rejections
 from gpvi.specs import require_key
 from gpvi.target import Density, Target, Whitened
+from gpvi.training import Training
 
 WHITENED_DIMENSIONS = 1_000
 """Up to this dimension `init="auto"` looks for a Gaussian to start from; its dense scale has d² entries."""

@@ -38,9 +38,9 @@ LAYERS = (
         "lock",
         "verdict",
     },
-    {"kernels", "affine", "metrics", "models", "preflight", "hosts"},
+    {"kernels", "affine", "metrics", "models", "preflight", "hosts", "density"},
     {"target", "generators", "summary"},
-    {"jacobian", "diagnostics"},
+    {"jacobian", "diagnostics", "whitened"},
     {"directions"},
     {"carriers", "export"},
     {"pullback"},
@@ -99,7 +99,7 @@ def public_names(name: str) -> set[str]:
 
 def test_the_walk_finds_what_is_known():
     assert "gpvi.jacobian" in imports("gpvi.directions.functional")
-    assert {"gpvi.affine", "gpvi.errors"} <= imports("gpvi.target")
+    assert {"gpvi.density", "gpvi.errors"} <= imports("gpvi.target")
     assert len(MODULES) > 20
 
 

@@ -21,8 +21,8 @@ from gpvi.carriers import Particles
 from gpvi.errors import InputError, NotAvailableError, UnknownOptionError
 from gpvi.generators import AffineFlow, SplineFlow, Triangular
 from gpvi.posterior import Posterior
-from gpvi.target import Whitened
 from gpvi.training import Training
+from gpvi.whitened import Whitened
 
 KEY = jax.random.key(0)
 GIB = 2**30

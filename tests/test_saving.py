@@ -26,8 +26,9 @@ from gpvi.carriers import Sampler
 from gpvi.errors import StorageError
 from gpvi.generators import MLP, Linear, Residual, SplineFlow, Triangular, triangular
 from gpvi.posterior import Posterior
-from gpvi.target import Target, Whitened
+from gpvi.target import Target
 from gpvi.training import Training
+from gpvi.whitened import Whitened
 
 FILES = (storage.MANIFEST, storage.ARRAYS, storage.CHECKSUMS)
 METHODS = {

@@ -18,11 +18,11 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 
 from gpvi.carriers import standard_normal
+from gpvi.density import Density, at_once
 from gpvi.diagnostics import Importance, effective_share, importance
 from gpvi.errors import StorageError
 from gpvi.generators import AbstractGenerator
 from gpvi.methods.base import log_standard_normal
-from gpvi.target import Density, at_once
 
 SPREAD = 1.5
 PROPOSALS, DRAWS = 20_000, 4_000

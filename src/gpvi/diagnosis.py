@@ -11,10 +11,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpvi import convergence, drawing, stein, verdict
 from gpvi.carriers import Chains, Particles, standard_normal
 from gpvi.coverage import missing, outside_evidence
+from gpvi.density import scores
 from gpvi.diagnostics import Diagnosis, conditioning, fold_fraction, importance, weighting
 from gpvi.generators import Preconditioned
-from gpvi.target import Whitened, scores
 from gpvi.training import Training
+from gpvi.whitened import Whitened
 
 FLAT_DIMENSIONS = 200
 """Beyond it the draws are too few to find the direction along which log p falls the least."""

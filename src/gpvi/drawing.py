@@ -5,9 +5,9 @@ import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpvi.carriers import standard_normal
+from gpvi.density import Density
 from gpvi.generators import AbstractGenerator
 from gpvi.methods.base import log_standard_normal
-from gpvi.target import Density
 
 
 @eqx.filter_jit

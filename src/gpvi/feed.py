@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
+from gpvi.density import Density
 from gpvi.entries import device_dtype, on_device
 from gpvi.minibatch import chunk_indices
 from gpvi.program import Plan
-from gpvi.target import Density
 
 
 class Feed:

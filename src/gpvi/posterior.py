@@ -19,8 +19,9 @@ from gpvi.methods import Method
 from gpvi.methods.base import State
 from gpvi.methods.transport import Amortized
 from gpvi.summary import Summary, summarise
-from gpvi.target import Target, Whitened
+from gpvi.target import Target
 from gpvi.training import Training
+from gpvi.whitened import Whitened
 
 Count = int | np.integer
 DRAWS, ENTRIES = 4_000, 2**26

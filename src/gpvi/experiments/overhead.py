@@ -31,7 +31,8 @@ from gpvi.methods import GPVI, AmortizedSVGD, Method
 from gpvi.program import Plan, compile_chunk
 from gpvi.progress import Meter, as_meter
 from gpvi.records import Record
-from gpvi.target import Target, Whitened
+from gpvi.target import Target
+from gpvi.whitened import Whitened
 
 CHUNKS = 50
 """A plan of so many times n steps runs in chunks of n."""

@@ -15,9 +15,9 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
 from gpvi.carriers import Particles
+from gpvi.density import Density
 from gpvi.generators import AbstractGenerator, Generator
 from gpvi.products import added_up, norm
-from gpvi.target import Density
 
 Model = AbstractGenerator | Particles
 

@@ -8,6 +8,7 @@ import optax
 from jaxtyping import PRNGKeyArray, PyTree
 
 from gpvi.carriers import Sampler, standard_normal
+from gpvi.density import Density, evaluate
 from gpvi.directions import functional
 from gpvi.directions.functional import restricted
 from gpvi.errors import InputError, NotAvailableError
@@ -26,7 +27,6 @@ from gpvi.specs import (
     resolve,
     spec,
 )
-from gpvi.target import Density, evaluate
 
 ROUNDS = (500, 1_000, 2_000, 4_000)
 

@@ -20,10 +20,10 @@ import optax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray, PyTree, Scalar
 
 from gpvi.carriers import Chains
+from gpvi.density import Density
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.methods.base import About, Info, Learner, State
 from gpvi.specs import require_choice, require_count, require_positive, spec
-from gpvi.target import Density
 
 STARTS = 100
 """How often a starting point where log p or its score is not finite is drawn anew."""

@@ -15,6 +15,7 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
 from gpvi.carriers import standard_normal
+from gpvi.density import Density
 from gpvi.generators import (
     AbstractGenerator,
     Autoregressive,
@@ -30,7 +31,6 @@ from gpvi.methods.base import OPTIMIZERS, About, Info, Learner, State, decaying
 from gpvi.methods.reverse_kl import default_draws, l2_gradient, pathwise_gradient
 from gpvi.products import norm
 from gpvi.specs import require_choice, require_count, require_positive, resolve, spec
-from gpvi.target import Density
 
 Gradient = Literal["pathwise", "l2"]
 Optimizer = Literal["adam", "rmsprop"]

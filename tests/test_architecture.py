@@ -15,13 +15,14 @@ ROOT = Path(gpvi.__file__).parent
 NOTATION = Path(__file__).parents[1] / "docs" / "notation.md"
 
 LAYERS = (
-    {"errors", "untrusted", "gauss_jordan", "nvidia"},
+    {"errors", "untrusted", "gauss_jordan", "nvidia", "names"},
     {"specs", "entries"},
     {
         "storage",
         "records",
         "progress",
         "minibatch",
+        "model",
         "start",
         "cache",
         "data",
@@ -38,7 +39,16 @@ LAYERS = (
         "lock",
         "verdict",
     },
-    {"kernels", "affine", "metrics", "models", "preflight", "hosts", "density"},
+    {
+        "kernels",
+        "affine",
+        "metrics",
+        "pytree_model",
+        "numpyro_model",
+        "preflight",
+        "hosts",
+        "density",
+    },
     {"target", "generators", "summary"},
     {"jacobian", "diagnostics", "whitened"},
     {"directions"},

@@ -20,8 +20,10 @@ from gpvi.entries import device_dtype, held_as, on_device, require_finite
 from gpvi.errors import GPVIError, InputError, NotAvailableError
 from gpvi.hosts import at_hand, parts
 from gpvi.indexing import index_out_of_range
-from gpvi.models import Model
+from gpvi.model import Model
+from gpvi.numpyro_model import NumPyroModel, check_options
 from gpvi.preflight import Preflight, preflight
+from gpvi.pytree_model import PytreeModel
 from gpvi.specs import is_number, is_whole
 from gpvi.stream import Stream
 
@@ -137,11 +139,9 @@ class Target(eqx.Module):
         Every continuous site becomes unconstrained coordinates; `posterior.draws` gives them back by name. A plate with
         `subsample_size=B` makes a target in mini-batch form, trained on batches of B.
         """
-        from gpvi import models
-
-        models.check_options(model, {"dtype": dtype, "temperature": temperature})
+        check_options(model, {"dtype": dtype, "temperature": temperature})
         precision = np.dtype(jnp.result_type(float) if dtype is None else dtype)
-        found = models.NumPyroModel(model, args, kwargs, precision)
+        found = NumPyroModel(model, args, kwargs, precision)
         return cls(
             **found.form(),
             temperature=1.0 if temperature is None else temperature,
@@ -155,9 +155,7 @@ class Target(eqx.Module):
 
         `options` are those of `Target`; `log_likelihood` and `log_prior`, too, take the tree first.
         """
-        from gpvi import models
-
-        found = models.PytreeModel(example)
+        found = PytreeModel(example)
         functions = {"log_density": log_density} | {
             name: options.pop(name, None) for name in ("log_likelihood", "log_prior")
         }

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from gpvi.bnn.convolution import Padding, convolve, max_pool
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators.base import ACTIVATIONS
+from gpvi.names import entries, path_name
 from gpvi.specs import require_choice
 
 
@@ -120,11 +121,7 @@ class Network:
     @property
     def names(self) -> tuple[str, ...]:
         """A name for each weight: its array and its place there."""
-        return tuple(
-            leaf.name + (f"[{','.join(map(str, index))}]" if index else "")
-            for leaf in self.leaves
-            for index in np.ndindex(*leaf.shape)
-        )
+        return tuple(name for leaf in self.leaves for name in entries(leaf.name, leaf.shape))
 
     def init(self, key: PRNGKeyArray) -> Float[Array, " d"]:
         """Fresh weights, as the network's author would start training from."""
@@ -501,4 +498,4 @@ def _kind(path: tuple[Any, ...], shape: tuple[int, ...]) -> Literal["weight", "b
 
 
 def _dotted(path: tuple[Any, ...]) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator=".") or "weights"
+    return path_name(path, "weights")

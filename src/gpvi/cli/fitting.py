@@ -178,7 +178,7 @@ def _named(posterior: "Posterior", n: int, key: Any) -> dict[str, np.ndarray]:
 
 def _write(named: dict[str, np.ndarray], out: Path) -> tuple[Path, Path]:
     """The draws as arrays and as a table, a column to each number; each file is there as a whole or not at all."""
-    from gpvi.models import entries
+    from gpvi.names import entries
 
     arrays, table = out / ARRAYS, out / TABLE
     columns = {

@@ -1,13 +1,19 @@
 """Numbers as they come in: of a kind to compute with, finite, and within the range of what will hold them."""
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import DTypeLike, PyTree
 
 from gpvi.errors import InputError
+
+
+def precision(dtype: DTypeLike) -> AbstractContextManager[None]:
+    """A context in which JAX computes in this type: in 64 bits for float64, in 32 for any other."""
+    return jax.enable_x64(np.dtype(dtype) == np.dtype("float64"))
 
 
 def device_dtype(dtype: np.dtype) -> np.dtype:

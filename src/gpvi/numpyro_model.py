@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Scalar
 
+from gpvi.entries import precision
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.model import split
 from gpvi.names import entries
@@ -63,7 +64,7 @@ class NumPyroModel:
         self.plate: Plate | None = None
         self.dims: dict[str, tuple[str, ...]] = {}
         self._everything: np.ndarray | None = None
-        with jax.enable_x64(dtype == np.dtype("float64")):
+        with precision(dtype):
             self._inspect(self._read_plate)
             self._inspect(self._read_sites)
             self.dim = sum(math.prod(latent.shape) for latent in self._latents)

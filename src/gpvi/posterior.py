@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from gpvi import diagnosis, drawing, export, saving, specs
 from gpvi.affine import Affine
 from gpvi.carriers import Chains, Particles, Sampler
 from gpvi.diagnostics import Diagnosis, smoothed_log_weights
+from gpvi.entries import precision
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import AbstractGenerator, Preconditioned
 from gpvi.methods import Method
@@ -296,8 +298,8 @@ class Posterior:
     def _name(self) -> str:
         return type(self.method).__name__
 
-    def _precision(self):
-        return jax.enable_x64(self.dtype == np.dtype("float64"))
+    def _precision(self) -> AbstractContextManager[None]:
+        return precision(self.dtype)
 
 
 def load(directory: str | os.PathLike[str]) -> Posterior:

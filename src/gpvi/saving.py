@@ -15,6 +15,7 @@ from gpvi import specs, storage
 from gpvi.affine import Affine
 from gpvi.carriers import Particles, Sampler
 from gpvi.coverage import FromStart
+from gpvi.entries import precision
 from gpvi.errors import StorageError
 from gpvi.generators import AbstractGenerator, Triangular
 from gpvi.generators.triangular import HEAD
@@ -116,7 +117,7 @@ def _from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> S
     _expect(
         all(values.shape == (record.steps,) for values in history.values()), "history does not fit"
     )
-    with jax.enable_x64(dtype == "float64"):
+    with precision(dtype):
         method = _as_saved(method, dim, arrays)
         parts = _filled(method, dim, np.dtype(dtype), document["affine"], arrays)
     model, affine, auxiliary = parts

@@ -6,6 +6,7 @@ log p(x) = (N/B Σ_{i∈batch} log p(y_i | x) + log p(x)) / T, whose score is un
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, PyTree, Scalar
 
 from gpvi.density import at_once
-from gpvi.entries import device_dtype, held_as, on_device, require_finite
+from gpvi.entries import device_dtype, held_as, on_device, precision, require_finite
 from gpvi.errors import GPVIError, InputError, NotAvailableError
 from gpvi.hosts import at_hand, parts
 from gpvi.indexing import index_out_of_range
@@ -140,12 +141,12 @@ class Target(eqx.Module):
         `subsample_size=B` makes a target in mini-batch form, trained on batches of B.
         """
         check_options(model, {"dtype": dtype, "temperature": temperature})
-        precision = np.dtype(jnp.result_type(float) if dtype is None else dtype)
-        found = NumPyroModel(model, args, kwargs, precision)
+        dtype = np.dtype(jnp.result_type(float) if dtype is None else dtype)
+        found = NumPyroModel(model, args, kwargs, dtype)
         return cls(
             **found.form(),
             temperature=1.0 if temperature is None else temperature,
-            dtype=precision,
+            dtype=dtype,
             model=found,
         )
 
@@ -180,9 +181,9 @@ class Target(eqx.Module):
                 data=self.data if some is None else some,
             )
 
-    def precision(self):
+    def precision(self) -> AbstractContextManager[None]:
         """A context in which JAX computes in this target's dtype."""
-        return jax.enable_x64(True) if self.dtype == np.dtype("float64") else jax.enable_x64(False)
+        return precision(self.dtype)
 
     @property
     def names(self) -> tuple[str, ...]:

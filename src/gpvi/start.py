@@ -38,6 +38,7 @@ from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 
 from gpvi.errors import InputError
+from gpvi.evidence import log_evidence, log_evidence_se
 
 LogDensity = Callable[[Float[Array, " d"]], Scalar]
 Vector = Float[np.ndarray, " d"]
@@ -619,11 +620,11 @@ def _weighed(
 
 
 def _evidence(log_ratios: Values) -> tuple[float, float]:
-    """log Z = log E_q[p/q], and its standard error √((1/share − 1)/n)."""
-    top, n = log_ratios.max(), len(log_ratios)
-    weights = np.exp(log_ratios - top)
-    share = weights.sum() ** 2 / (weights**2).sum() / n
-    return float(top + np.log(weights.mean())), float(np.sqrt(max(1 / share - 1, 0.0) / n))
+    """log Z and its standard error."""
+    n = len(log_ratios)
+    weights = np.exp(log_ratios - log_ratios.max())
+    share = float(weights.sum() ** 2 / (weights**2).sum() / n)
+    return log_evidence(log_ratios, n), log_evidence_se(share, n)
 
 
 def _temper(log_ratios: Values, needed: int) -> tuple[float, Values]:

@@ -21,6 +21,11 @@ def device_dtype(dtype: np.dtype) -> np.dtype:
     return np.dtype(jnp.asarray(np.empty(0, dtype)).dtype)
 
 
+def brief(point: Any) -> str:
+    """A point as a message shows it."""
+    return np.array2string(np.asarray(point), precision=3, threshold=6)
+
+
 def require_finite(array: np.ndarray, name: str, rows: np.ndarray | None = None) -> None:
     """Refuse what is no number, NaN and infinity; `rows` are the numbers of the rows where those are some of many."""
     if array.dtype.kind not in "biuf" and not jnp.issubdtype(array.dtype, jnp.floating):

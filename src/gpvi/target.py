@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, PyTree, Scalar
 
 from gpvi.density import at_once
-from gpvi.entries import device_dtype, held_as, on_device, precision, require_finite
+from gpvi.entries import brief, device_dtype, held_as, on_device, precision, require_finite
 from gpvi.errors import GPVIError, InputError, NotAvailableError
 from gpvi.hosts import at_hand, parts
 from gpvi.indexing import index_out_of_range
@@ -444,14 +444,14 @@ class Target(eqx.Module):
             ) from error
         if not np.isfinite(value):
             raise InputError(
-                f"the log-density is {value} at the starting point {_brief(self.initial)}. "
+                f"the log-density is {value} at the starting point {brief(self.initial)}. "
                 "Pass initial=, a point where it is finite, and check for log(0) or overflow."
             )
         if not np.isfinite(slope).all():
             bad = int(np.flatnonzero(~np.isfinite(slope))[0])
             raise _NoGradientError(
                 f"the gradient of the log-density is {slope[bad]} in coordinate {bad} ({self.names[bad]}) at the "
-                f"starting point {_brief(self.initial)}. Pass another initial=, or guard the function "
+                f"starting point {brief(self.initial)}. Pass another initial=, or guard the function "
                 "(jnp.where on the *inputs* of log, sqrt or division)."
             )
 
@@ -561,10 +561,6 @@ def _checked_data(data: PyTree) -> PyTree:
     if lengths == {0}:
         raise InputError("data is empty: N = 0.")
     return on_device(data)
-
-
-def _brief(point: Array) -> str:
-    return np.array2string(np.asarray(point), precision=3, threshold=6)
 
 
 @eqx.filter_jit

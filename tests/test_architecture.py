@@ -15,13 +15,14 @@ ROOT = Path(gpvi.__file__).parent
 NOTATION = Path(__file__).parents[1] / "docs" / "notation.md"
 
 LAYERS = (
-    {"errors", "untrusted", "gauss_jordan", "nvidia"},
+    {"errors", "untrusted", "gauss_jordan", "nvidia", "names", "evidence", "writing"},
     {"specs", "entries"},
     {
         "storage",
         "records",
         "progress",
         "minibatch",
+        "model",
         "start",
         "cache",
         "data",
@@ -38,14 +39,25 @@ LAYERS = (
         "lock",
         "verdict",
     },
-    {"kernels", "affine", "metrics", "models", "preflight", "hosts"},
+    {
+        "kernels",
+        "affine",
+        "metrics",
+        "pytree_model",
+        "numpyro_model",
+        "preflight",
+        "hosts",
+        "density",
+    },
     {"target", "generators", "summary"},
-    {"jacobian", "diagnostics"},
+    {"jacobian", "diagnostics", "whitened"},
     {"directions"},
     {"carriers", "export"},
     {"pullback"},
     {"methods"},
-    {"coverage"},
+    {"coverage", "drawing"},
+    {"training"},
+    {"saving", "diagnosis"},
     {"posterior", "pace", "program"},
     {"arguments", "feed", "recovery"},
     {"checkpoint"},
@@ -97,7 +109,7 @@ def public_names(name: str) -> set[str]:
 
 def test_the_walk_finds_what_is_known():
     assert "gpvi.jacobian" in imports("gpvi.directions.functional")
-    assert {"gpvi.affine", "gpvi.errors"} <= imports("gpvi.target")
+    assert {"gpvi.density", "gpvi.errors"} <= imports("gpvi.target")
     assert len(MODULES) > 20
 
 

@@ -20,8 +20,9 @@ from gpvi.bnn.priors import as_prior
 from gpvi.carriers import Particles
 from gpvi.errors import InputError, NotAvailableError, UnknownOptionError
 from gpvi.generators import AffineFlow, SplineFlow, Triangular
-from gpvi.posterior import Posterior, Training
-from gpvi.target import Whitened
+from gpvi.posterior import Posterior
+from gpvi.training import Training
+from gpvi.whitened import Whitened
 
 KEY = jax.random.key(0)
 GIB = 2**30

@@ -15,7 +15,7 @@ from gpvi.diagnostics import importance
 from gpvi.generators import Linear
 from gpvi.generators.linear import LinearMap
 from gpvi.preflight import rounded
-from gpvi.target import Whitened
+from gpvi.whitened import Whitened
 
 
 def two_modes(x):

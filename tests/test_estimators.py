@@ -26,7 +26,8 @@ from gpvi.bnn.standardisation import Standardisation
 from gpvi.bnn.starts import NOISE, fitted_networks
 from gpvi.carriers import Particles
 from gpvi.errors import InputError, UnknownOptionError
-from gpvi.posterior import Posterior, Training
+from gpvi.posterior import Posterior
+from gpvi.training import Training
 
 KEY = jax.random.key(0)
 FEW = gpvi.SVGD(particles=8)

@@ -105,7 +105,8 @@ class TestRegression:
     def test_moments_of_an_affine_generator_are_exact(self, getkey):
         from gpvi.affine import Affine
         from gpvi.methods import GPVI
-        from gpvi.posterior import Posterior, Training
+        from gpvi.posterior import Posterior
+        from gpvi.training import Training
 
         method = GPVI(generator=generators.Linear())
         model = generators.Linear().build(3, key=getkey(), dtype=np.float32)
@@ -216,7 +217,7 @@ class TestPotentials:
 
 def test_an_interrupted_training_makes_no_record():
     from gpvi.experiments.base import Measurements
-    from gpvi.posterior import Training
+    from gpvi.training import Training
 
     found = Measurements(experiment("blr"), "SVGD", "smoke", (0,))
     with pytest.raises(KeyboardInterrupt):

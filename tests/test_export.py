@@ -21,7 +21,8 @@ from gpvi.affine import Affine
 from gpvi.carriers import Chains, Particles
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators.linear import LinearMap
-from gpvi.posterior import Posterior, Training
+from gpvi.posterior import Posterior
+from gpvi.training import Training
 
 mpl.use("Agg")
 norm: Any = stats.norm

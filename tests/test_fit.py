@@ -126,7 +126,8 @@ def mistakes():
 def fit_elsewhere():
     """A posterior, without training one."""
     from gpvi.affine import Affine
-    from gpvi.posterior import Posterior, Training
+    from gpvi.posterior import Posterior
+    from gpvi.training import Training
 
     model = Linear().build(2, key=KEY, dtype=jnp.float32)
     return Posterior(

@@ -36,8 +36,9 @@ from gpvi.cli import app, fitting, running, userfile
 from gpvi.coverage import FromStart
 from gpvi.data import cifar10, mnist, posteriordb, uci
 from gpvi.errors import GPVIError
-from gpvi.posterior import Posterior, Training
+from gpvi.posterior import Posterior
 from gpvi.recovery import Run
+from gpvi.training import Training
 from hostile import BOMB, Mutator, restore
 from made_records import made
 

@@ -17,7 +17,8 @@ from gpvi.jacobian import Block
 from gpvi.kernels import OnNoise
 from gpvi.methods import AmortizedSVGD
 from gpvi.products import WIDE
-from gpvi.target import Target, Whitened
+from gpvi.target import Target
+from gpvi.whitened import Whitened
 
 GIB = 2**30
 KEY = jax.random.key(0)

@@ -14,7 +14,8 @@ from gpvi.affine import Affine
 from gpvi.carriers import Particles
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators.linear import LinearMap
-from gpvi.posterior import Posterior, Training
+from gpvi.posterior import Posterior
+from gpvi.training import Training
 
 MEAN = np.array([1.0, -2.0, 0.5])
 ROOT = np.array([[1.5, 0.0, 0.0], [0.7, 0.8, 0.0], [-0.3, 0.2, 0.4]])

@@ -20,14 +20,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpvi
-from gpvi import posterior as saved
-from gpvi import storage
+from gpvi import saving, storage
 from gpvi.affine import Affine
 from gpvi.carriers import Sampler
 from gpvi.errors import StorageError
 from gpvi.generators import MLP, Linear, Residual, SplineFlow, Triangular, triangular
-from gpvi.posterior import Posterior, Training
-from gpvi.target import Target, Whitened
+from gpvi.posterior import Posterior
+from gpvi.target import Target
+from gpvi.training import Training
+from gpvi.whitened import Whitened
 
 FILES = (storage.MANIFEST, storage.ARRAYS, storage.CHECKSUMS)
 METHODS = {
@@ -400,7 +401,7 @@ def test_custom_parts_cannot_be_saved(tmp_path):
 def test_many_names_are_kept_beside_the_document(tmp_path, monkeypatch):
     posterior = example("linear")
     names = posterior._names = tuple(f'weights["{i}"]\n[{i}]' for i in range(posterior.dim))
-    monkeypatch.setattr(saved, "LISTED", posterior.dim - 1)
+    monkeypatch.setattr(saving, "LISTED", posterior.dim - 1)
     posterior.save(tmp_path / "saved")
     assert storage.read(tmp_path / "saved")[0]["names"] is None
     assert gpvi.load(tmp_path / "saved").names == names

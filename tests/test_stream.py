@@ -15,10 +15,10 @@ import pytest
 import gpvi
 from gpvi.bnn import mlp
 from gpvi.bnn import target as network_target
+from gpvi.density import scores
 from gpvi.errors import InputError, NotAvailableError, StorageError, TrainingWarning
 from gpvi.fit import fit_seeds
 from gpvi.stream import Stream, _near
-from gpvi.target import scores
 
 N = 1_000
 RNG = np.random.default_rng(0)

@@ -10,8 +10,10 @@ from scipy.stats import multivariate_normal
 
 import gpvi
 from gpvi.affine import Affine
+from gpvi.density import Evaluation, evaluate
 from gpvi.errors import InputError
-from gpvi.target import Evaluation, Target, Whitened, evaluate
+from gpvi.target import Target
+from gpvi.whitened import Whitened
 
 PRECISIONS = [np.float32, np.float64]
 DATA = {"x": np.asarray([0.5, -1.0, 2.0, 0.3, 1.4]), "y": np.asarray([1.0, 0.2, 2.5, -0.3, 1.0])}

@@ -14,8 +14,9 @@ from gpvi.carriers import Particles
 from gpvi.experiments import KeepsReference, classification, experiment, regression1d
 from gpvi.experiments import toy_networks as toys
 from gpvi.methods import GPVI, SVGD
-from gpvi.posterior import Posterior, Training
+from gpvi.posterior import Posterior
 from gpvi.report import bands, maps
+from gpvi.training import Training
 
 
 def test_total_variation_of_distributions_known_by_heart():

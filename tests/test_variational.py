@@ -24,7 +24,7 @@ from gpvi.jacobian import Block
 from gpvi.methods.base import decaying
 from gpvi.methods.reverse_kl import l2_gradient, pathwise_gradient
 from gpvi.methods.variational import TURN, local_gradient, turning_rows
-from gpvi.target import Whitened
+from gpvi.whitened import Whitened
 
 COVARIANCE = np.array([[1.0, 0.8, 0.1], [0.8, 2.0, -0.5], [0.1, -0.5, 0.3]])
 MEAN = np.array([1.0, -2.0, 0.5])

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 import gpvi
 from gpvi import verdict
 from gpvi.affine import Affine
-from gpvi.posterior import _fall
-from gpvi.target import Whitened
+from gpvi.diagnosis import _fall
 from gpvi.verdict import Evidence
+from gpvi.whitened import Whitened
 
 FINE = Evidence(4_000, 0.95, 0.3, 0.01, 0.02, 0.0, 0.0, "exact")
 

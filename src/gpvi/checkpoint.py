@@ -32,7 +32,8 @@ from gpvi.errors import InputError, OtherRunError, StorageError, TrainingWarning
 from gpvi.pace import Assessment
 from gpvi.program import Plan, Program
 from gpvi.recovery import Run
-from gpvi.target import Target, Whitened
+from gpvi.target import Target
+from gpvi.whitened import Whitened
 
 KEPT = 2
 """Checkpoints of an attempt that stay: the newest, and the one before it should the newest be damaged."""

@@ -17,7 +17,8 @@ from gpvi.memory import GIB
 from gpvi.methods import Method
 from gpvi.program import compile_chunk
 from gpvi.specs import require_key
-from gpvi.target import Target, Whitened
+from gpvi.target import Target
+from gpvi.whitened import Whitened
 
 
 class Estimate(NamedTuple):

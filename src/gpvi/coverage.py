@@ -18,11 +18,12 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 
 from gpvi.carriers import standard_normal
+from gpvi.density import Density, at_once
 from gpvi.diagnostics import Importance, effective_share, importance
 from gpvi.errors import StorageError
+from gpvi.evidence import log_evidence_se
 from gpvi.generators import AbstractGenerator
 from gpvi.methods.base import log_standard_normal
-from gpvi.target import Density, at_once
 
 SPREAD = 1.5
 PROPOSALS, DRAWS = 20_000, 4_000
@@ -80,7 +81,7 @@ def outside_evidence(target: Density, *, key: PRNGKeyArray) -> Outside | None:
     total, share = (float(found) for found in _wide_evidence(target, key))
     if not share * PROPOSALS > LEAST_EFFECTIVE:
         return None
-    return Outside(total - math.log(PROPOSALS), math.sqrt(max(1 / share - 1, 0.0) / PROPOSALS))
+    return Outside(total - math.log(PROPOSALS), log_evidence_se(share, PROPOSALS))
 
 
 def missing(inside: Importance, *outside: Outside | None, dtype: np.dtype) -> float | None:

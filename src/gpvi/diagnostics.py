@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Scalar
 
 from gpvi.errors import InputError
+from gpvi.evidence import log_evidence, log_evidence_se
 from gpvi.generators import AbstractGenerator
 from gpvi.kernels import RBF, median, squared_distances
 from gpvi.verdict import EVEN_SHARE, HOPELESS_K_HAT, Verdict
@@ -136,9 +137,8 @@ def importance(
 ) -> tuple[Importance, Float[Array, " n"]]:
     """The summary of log p − log q, and Pareto-smoothed, normalised log weights.
 
-    log Z = log E_q[p/q], from the ratios as they are, and so is the effective share; its standard error is
-    √((1/share − 1)/n). The bound is of q restricted to where log p is finite, a share a of it:
-    E_q[log p − log q | finite] + log a ≤ log Z.
+    log Z = log E_q[p/q] is from the ratios as they are, and so is the effective share. The bound is of q restricted to
+    where log p is finite, a share a of it: E_q[log p − log q | finite] + log a ≤ log Z.
     """
     ratios = np.asarray(log_ratios, np.float64)
     finite = np.isfinite(ratios)
@@ -148,13 +148,11 @@ def importance(
         nothing = Importance(-math.inf, math.nan, -math.inf, math.nan, 0.0, math.inf, 1.0, n)
         return nothing, log_weights
     share = float(effective_share(jnp.where(jnp.asarray(finite), log_ratios, -jnp.inf)))
-    top = kept.max()
-    evidence = float(top + np.log(np.exp(kept - top).sum() / n))
     found = Importance(
         elbo=float(kept.mean() + math.log(len(kept) / n)),
         elbo_se=float(kept.std() / math.sqrt(len(kept))),
-        log_evidence=evidence,
-        log_evidence_se=math.sqrt(max(1 / share - 1, 0.0) / n),
+        log_evidence=log_evidence(kept, n),
+        log_evidence_se=log_evidence_se(share, n),
         effective_share=share,
         k_hat=float(k_hat),
         rejected=float(1 - finite.mean()),

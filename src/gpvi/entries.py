@@ -1,18 +1,29 @@
 """Numbers as they come in: of a kind to compute with, finite, and within the range of what will hold them."""
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import DTypeLike, PyTree
 
 from gpvi.errors import InputError
+
+
+def precision(dtype: DTypeLike) -> AbstractContextManager[None]:
+    """A context in which JAX computes in this type: in 64 bits for float64, in 32 for any other."""
+    return jax.enable_x64(np.dtype(dtype) == np.dtype("float64"))
 
 
 def device_dtype(dtype: np.dtype) -> np.dtype:
     """What arrays of this type become in JAX, at the precision of the moment."""
     return np.dtype(jnp.asarray(np.empty(0, dtype)).dtype)
+
+
+def brief(point: Any) -> str:
+    """A point as a message shows it."""
+    return np.array2string(np.asarray(point), precision=3, threshold=6)
 
 
 def require_finite(array: np.ndarray, name: str, rows: np.ndarray | None = None) -> None:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from gpvi.diagnostics import smoothed_log_weights
 from gpvi.errors import InputError, NotAvailableError
-from gpvi.models import path_name
+from gpvi.names import path_name
 from gpvi.target import Target
 
 AT_ONCE = 256

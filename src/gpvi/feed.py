@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
-from gpvi.entries import device_dtype, on_device
+from gpvi.density import Density
+from gpvi.entries import device_dtype, on_device, precision
 from gpvi.minibatch import chunk_indices
 from gpvi.program import Plan
-from gpvi.target import Density
 
 
 class Feed:
@@ -63,7 +63,7 @@ class Feed:
 
     def _put(self, indices: np.ndarray) -> PyTree:
         assert self._stream is not None
-        with jax.enable_x64(self._dtype == np.dtype("float64")), jax.default_device(self._device):
+        with precision(self._dtype), jax.default_device(self._device):
             return jax.block_until_ready(on_device(self._stream.rows(indices)))
 
 

@@ -30,6 +30,7 @@ from gpvi.affine import Affine
 from gpvi.arguments import check_arguments, check_one_form, check_watching, checked_mesh
 from gpvi.checkpoint import Checkpoints, Log, Start, identity, probes
 from gpvi.coverage import FromStart, outside_evidence
+from gpvi.density import Density
 from gpvi.errors import DivergenceError, InputError, StorageError, TrainingWarning
 from gpvi.feed import Feed, example
 from gpvi.memory import shortage
@@ -37,13 +38,15 @@ from gpvi.mesh import for_lanes
 from gpvi.methods import GPVI, Method
 from gpvi.methods.base import Learner, Selective, State
 from gpvi.pace import ATTEMPTS, PACED_DIMENSIONS, Assessment, Judge, Paced
-from gpvi.posterior import Posterior, Training
+from gpvi.posterior import Posterior
 from gpvi.preflight import rounded
 from gpvi.program import LONGEST_CHUNK, Plan, Program, compile_chunk
 from gpvi.progress import Meter, as_meter
 from gpvi.recovery import Run, first_failure, rejections
 from gpvi.specs import require_key
-from gpvi.target import Density, Target, Whitened
+from gpvi.target import Target
+from gpvi.training import Training
+from gpvi.whitened import Whitened
 
 WHITENED_DIMENSIONS = 1_000
 """Up to this dimension `init="auto"` looks for a Gaussian to start from; its dense scale has d² entries."""

@@ -11,10 +11,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from jaxtyping import PRNGKeyArray
 
 from gpvi.coverage import Outside, inside_evidence, missing
+from gpvi.density import Density
 from gpvi.diagnostics import Importance
 from gpvi.generators import AbstractGenerator
 from gpvi.methods.base import State
-from gpvi.target import Density
 from gpvi.verdict import EVEN_SHARE, RELIABLE_K_HAT
 
 ATTEMPTS = 3

@@ -20,6 +20,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from gpvi import nvidia
 from gpvi.carriers import Chains, Particles
+from gpvi.density import Density
 from gpvi.hosts import at_hand
 from gpvi.memory import needed
 from gpvi.mesh import (
@@ -36,7 +37,7 @@ from gpvi.mesh import (
 from gpvi.methods import Method
 from gpvi.methods.base import Independent, State
 from gpvi.minibatch import chunk_indices
-from gpvi.target import Density, Whitened
+from gpvi.whitened import Whitened
 
 CHUNKS = 50
 LONGEST_CHUNK = 1_000

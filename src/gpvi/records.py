@@ -23,6 +23,7 @@ import numpy as np
 
 from gpvi import untrusted
 from gpvi.errors import StorageError
+from gpvi.writing import whole
 
 FORMAT = "gpvi-record"
 FORMAT_VERSION = 1
@@ -204,16 +205,8 @@ def write(record: Record, directory: str | os.PathLike[str]) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         while path.exists():
             path = path.with_name(f"{path.name.removesuffix('.json')}-{secrets.token_hex(2)}.json")
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        try:
-            with temporary.open("x", encoding="utf-8") as file:
-                file.write(content + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            with suppress(OSError):
-                temporary.unlink()
+        with whole(path) as part:
+            part.write_text(content + "\n", "utf-8")
     except OSError as error:
         raise _unwritable(folder, error) from error
     return path

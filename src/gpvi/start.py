@@ -37,7 +37,9 @@ from numpy.random import Generator
 from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 
+from gpvi.entries import brief
 from gpvi.errors import InputError
+from gpvi.evidence import log_evidence, log_evidence_se
 
 LogDensity = Callable[[Float[Array, " d"]], Scalar]
 Vector = Float[np.ndarray, " d"]
@@ -289,7 +291,7 @@ def _prepare(
     density = _Density(log_density, len(point))
     if not np.isfinite(density.scores(point[None])[0][0]):
         raise InputError(
-            f"the log-density or its gradient is not finite at the start {_brief(point)}. "
+            f"the log-density or its gradient is not finite at the start {brief(point)}. "
             "Pass a start where both are."
         )
     return density, point, np.random.default_rng(np.asarray(jax.random.key_data(key)))
@@ -356,7 +358,7 @@ def _pathfinder(density: _Density, point: Vector, paths: int | None, rng: Genera
             distinct.append(index)
     if not ends:
         raise NoPathError(
-            f"no Gaussian around the start {_brief(point)} has a finite ELBO: the log-density is "
+            f"no Gaussian around the start {brief(point)} has a finite ELBO: the log-density is "
             "not finite almost everywhere near it. Pass another start, or guard the log-density."
         )
     best = int(np.argmax([end.elbo for end in ends]))
@@ -619,11 +621,11 @@ def _weighed(
 
 
 def _evidence(log_ratios: Values) -> tuple[float, float]:
-    """log Z = log E_q[p/q], and its standard error √((1/share − 1)/n)."""
-    top, n = log_ratios.max(), len(log_ratios)
-    weights = np.exp(log_ratios - top)
-    share = weights.sum() ** 2 / (weights**2).sum() / n
-    return float(top + np.log(weights.mean())), float(np.sqrt(max(1 / share - 1, 0.0) / n))
+    """log Z and its standard error."""
+    n = len(log_ratios)
+    weights = np.exp(log_ratios - log_ratios.max())
+    share = float(weights.sum() ** 2 / (weights**2).sum() / n)
+    return log_evidence(log_ratios, n), log_evidence_se(share, n)
 
 
 def _temper(log_ratios: Values, needed: int) -> tuple[float, Values]:
@@ -694,7 +696,7 @@ def _laplace(density: _Density, x: Vector, rng: Generator) -> Gaussian:
     normal = best and _narrow(density, best, rng)
     if normal is None:
         raise NoPathError(
-            f"the Hessian or the values of the log-density are not finite around {_brief(x)}. "
+            f"the Hessian or the values of the log-density are not finite around {brief(x)}. "
             "Pass another start, or guard the log-density."
         )
     found = Report("laplace", (best_elbo,), (0,), 0, 0.0, 1.0, False)
@@ -729,7 +731,3 @@ def _noise(count: int, dim: int, rng: Generator) -> Points:
 
 def _result(normal: _Normal, report: Report) -> Gaussian:
     return Gaussian(jnp.asarray(normal.location), jnp.asarray(np.tril(normal.scale)), report)
-
-
-def _brief(point: Vector) -> str:
-    return np.array2string(point, precision=3, threshold=6)

@@ -10,7 +10,7 @@ from jaxtyping import Shaped
 
 from gpvi import convergence
 from gpvi.errors import InputError
-from gpvi.models import entries
+from gpvi.names import entries
 
 QUANTILES = {"5 %": 0.05, "median": 0.5, "95 %": 0.95}
 SHOWN = 40

@@ -6,75 +6,33 @@ log p(x) = (N/B Σ_{i∈batch} log p(y_i | x) + log p(x)) / T, whose score is un
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray, PyTree, Scalar
+from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, PyTree, Scalar
 
-from gpvi.affine import Affine
-from gpvi.entries import device_dtype, held_as, on_device, require_finite
+from gpvi.density import at_once
+from gpvi.entries import brief, device_dtype, held_as, on_device, precision, require_finite
 from gpvi.errors import GPVIError, InputError, NotAvailableError
 from gpvi.hosts import at_hand, parts
 from gpvi.indexing import index_out_of_range
-from gpvi.mesh import rows
-from gpvi.models import Model
+from gpvi.model import Model
+from gpvi.numpyro_model import NumPyroModel, check_options
 from gpvi.preflight import Preflight, preflight
+from gpvi.pytree_model import PytreeModel
 from gpvi.specs import is_number, is_whole
 from gpvi.stream import Stream
 
 MOST_DIMENSIONS = 2**31 - 1
 SAMPLED_ROWS = 10_000
 """Rows that stand for all of a stream where a start is looked for."""
-
-
-@runtime_checkable
-class Density(Protocol):
-    """What a method needs of a target: its dimension, its data size and log p at a point."""
-
-    @property
-    def dim(self) -> int: ...
-    @property
-    def dtype(self) -> np.dtype: ...
-    @property
-    def size(self) -> int | None: ...
-    @property
-    def stream(self) -> Stream | None: ...
-    @property
-    def draws_its_start(self) -> bool: ...
-    def log_density(self, x: Float[Array, " d"], batch: PyTree = None) -> Scalar: ...
-    def log_densities(self, x: Float[Array, "n d"]) -> Float[Array, " n"]: ...
-    def batch(self, indices: Int[Array, " b"]) -> PyTree: ...
-    def starting_points(self, n: int, *, key: PRNGKeyArray) -> Float[Array, "n d"]: ...
-    def local_log_density(
-        self,
-        mean: Float[Array, " d"],
-        scale: Float[Array, " d"],
-        batch: PyTree,
-        *,
-        key: PRNGKeyArray,
-    ) -> Scalar: ...
-
-
 BESIDE = 0.1
 """How far from an origin without a gradient training starts, in each coordinate."""
-
-
-def _checked_names(names: Any, dim: int) -> tuple[str, ...]:
-    found = tuple(names)
-    if isinstance(names, str) or not all(isinstance(name, str) for name in found):
-        raise InputError(f"names is {names!r}; give a list of strings, one for each coordinate.")
-    if len(found) != dim:
-        raise InputError(f"{len(found)} names for dim={dim}: give one name for each coordinate.")
-    if len(set(found)) < dim:
-        twice = next(name for name, times in Counter(found).items() if times > 1)
-        raise InputError(
-            f"names holds {twice!r} twice; draws by name would lose a coordinate. Give each its own."
-        )
-    return found
 
 
 class _NoGradientError(InputError):
@@ -108,11 +66,11 @@ class Target(eqx.Module):
         such points, as a prior or the initialisation of a network does.
     dtype: float32 or float64; follows JAX's x64 setting by default.
     names: one name for each coordinate, or a function that gives them when they are asked for.
+    batch_size: how many data a step sees where `gpvi.fit` is not told; all by default.
+    model: what names, constrains and predicts (see `from_numpyro` and `from_pytree`).
 
     Functions are traced once for each target: after changing what they close over, make a new one. An `equinox.Module`
     holds its data as leaves and closes over nothing, so that targets made of modules share compiled programs.
-    batch_size: how many data a step sees where `gpvi.fit` is not told; all by default.
-    model: what names, constrains and predicts (see `from_numpyro` and `from_pytree`).
     """
 
     dim: int = eqx.field(static=True)
@@ -147,52 +105,14 @@ class Target(eqx.Module):
         batch_size: int | None = None,
         model: Model | None = None,
     ):
-        if (log_density is None) == (log_likelihood is None):
-            raise InputError(
-                "give either log_density, or log_likelihood with data (and log_prior): "
-                f"got log_density={log_density!r}, log_likelihood={log_likelihood!r}."
-            )
-        if log_density is not None and (data is not None or log_prior is not None):
-            raise InputError(
-                "data and log_prior belong to the mini-batch form: pass log_likelihood instead of log_density."
-            )
-        if log_likelihood is not None and data is None:
-            raise InputError(
-                "log_likelihood needs data: a pytree of arrays whose first axes have one length N."
-            )
+        _check_functions(log_density, log_likelihood, log_prior, data)
         self._at_origin = initial is None
         self._draw_initial = initial if callable(initial) else None
         start = initial(jax.random.key(0)) if callable(initial) else initial
-        if dim is None and start is not None:
-            dim = len(start)
-        if dim is None:
-            raise InputError(
-                "dim is missing: pass dim=d, the length of the vector x, or initial=, a point."
-            )
-        if not is_whole(dim) or dim < 1:
-            raise InputError(f"dim is {dim!r}; it must be a whole number ≥ 1.")
-        if dim > MOST_DIMENSIONS:
-            raise InputError(
-                f"dim is {dim}; it may be {MOST_DIMENSIONS:,} at most, as coordinates are numbered in 32 bits."
-            )
-        if not is_number(temperature) or not temperature > 0 or not np.isfinite(temperature):
-            raise InputError(
-                f"temperature is {temperature!r}; it must be finite and > 0 (1 is the posterior)."
-            )
-        self.dim = int(dim)
-        self.temperature = float(temperature)
-        self.dtype = np.dtype(jnp.result_type(float) if dtype is None else dtype)
-        if self.dtype not in (np.dtype("float32"), np.dtype("float64")):
-            raise InputError(f"dtype is {self.dtype}; use float32 or float64.")
-        point = np.zeros(self.dim) if start is None else np.asarray(start, np.float64)
-        if point.shape != (self.dim,):
-            raise InputError(
-                f"initial has shape {point.shape}; it must be ({self.dim},), as dim={self.dim}."
-            )
-        if not np.isfinite(point).all():
-            raise InputError(
-                "initial holds NaN or infinity; give a point where the log-density is finite."
-            )
+        self.dim = _checked_dim(len(start) if dim is None and start is not None else dim)
+        self.temperature = _checked_temperature(temperature)
+        self.dtype = _checked_dtype(dtype)
+        point = _checked_start(start, self.dim)
         self.naming = names if names is None or callable(names) else _checked_names(names, self.dim)
         with self.precision():
             self.initial = jnp.asarray(point, self.dtype)
@@ -203,12 +123,7 @@ class Target(eqx.Module):
         self._log_density = log_density
         self._log_likelihood = log_likelihood
         self._log_prior = log_prior
-        most = self.size or 0
-        if batch_size is not None and not (is_whole(batch_size) and 1 <= batch_size <= most):
-            raise InputError(
-                f"batch_size is {batch_size!r}; it must be between 1 and the number of data, {most}."
-            )
-        self.batch_size = batch_size
+        self.batch_size = _checked_batch_size(batch_size, self.size or 0)
         self.model = model
 
     @classmethod
@@ -225,15 +140,13 @@ class Target(eqx.Module):
         Every continuous site becomes unconstrained coordinates; `posterior.draws` gives them back by name. A plate with
         `subsample_size=B` makes a target in mini-batch form, trained on batches of B.
         """
-        from gpvi import models
-
-        models.check_options(model, {"dtype": dtype, "temperature": temperature})
-        precision = np.dtype(jnp.result_type(float) if dtype is None else dtype)
-        found = models.NumPyroModel(model, args, kwargs, precision)
+        check_options(model, {"dtype": dtype, "temperature": temperature})
+        dtype = np.dtype(jnp.result_type(float) if dtype is None else dtype)
+        found = NumPyroModel(model, args, kwargs, dtype)
         return cls(
             **found.form(),
             temperature=1.0 if temperature is None else temperature,
-            dtype=precision,
+            dtype=dtype,
             model=found,
         )
 
@@ -243,9 +156,7 @@ class Target(eqx.Module):
 
         `options` are those of `Target`; `log_likelihood` and `log_prior`, too, take the tree first.
         """
-        from gpvi import models
-
-        found = models.PytreeModel(example)
+        found = PytreeModel(example)
         functions = {"log_density": log_density} | {
             name: options.pop(name, None) for name in ("log_likelihood", "log_prior")
         }
@@ -270,9 +181,9 @@ class Target(eqx.Module):
                 data=self.data if some is None else some,
             )
 
-    def precision(self):
+    def precision(self) -> AbstractContextManager[None]:
         """A context in which JAX computes in this target's dtype."""
-        return jax.enable_x64(True) if self.dtype == np.dtype("float64") else jax.enable_x64(False)
+        return precision(self.dtype)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -436,23 +347,6 @@ class Target(eqx.Module):
         few = isinstance(self.data, Stream)
         return self.batch(np.arange(min(8, self.data.size))) if few else self.data
 
-    def _check_terms(self, shape: jax.ShapeDtypeStruct) -> None:
-        """Refuse a likelihood of pairs of data, as (N, 1) less (N,) makes it, whose sum looks like any.
-
-        Several values for each datum, (N, K), sum to its own.
-        """
-        if self._log_likelihood is None:
-            return
-        data, log_likelihood = self._some_data(), self._log_likelihood
-        number = jax.tree.leaves(data)[0].shape[0]
-        terms = jax.eval_shape(lambda x: jnp.asarray(log_likelihood(x, data)), shape)
-        if number > 1 and terms.shape.count(number) > 1:
-            raise InputError(
-                f"log_likelihood returns shape {terms.shape} for {number} data; it must return ({number},), a value "
-                f"for each, or their sum. ({number}, 1) against ({number},) broadcasts to ({number}, {number}): "
-                "compare the shapes inside it."
-            )
-
     def score(self, x: Float[Array, " d"], batch: PyTree = None) -> Float[Array, " d"]:
         """∇ log p(x)."""
         return jax.grad(self.log_density)(x, batch)
@@ -485,6 +379,13 @@ class Target(eqx.Module):
         streamed data they are those of a sample.
         """
         shape = jax.ShapeDtypeStruct((self.dim,), self.dtype)
+        self._check_returned(shape)
+        self._check_terms(shape)
+        batch = self.sample() if batch_size is None else self.batch(jnp.arange(batch_size))
+        self._check_start(batch)
+
+    def _check_returned(self, shape: jax.ShapeDtypeStruct) -> None:
+        """Refuse functions that fail on a point of this shape, read beyond it, or do not return one float."""
         try:
             out = jax.eval_shape(self._returned, shape)
         except GPVIError:
@@ -512,8 +413,26 @@ class Target(eqx.Module):
             )
         if not jnp.issubdtype(out.dtype, jnp.floating):
             raise InputError(f"the log-density returns dtype {out.dtype}; it must return a float.")
-        self._check_terms(shape)
-        batch = self.sample() if batch_size is None else self.batch(jnp.arange(batch_size))
+
+    def _check_terms(self, shape: jax.ShapeDtypeStruct) -> None:
+        """Refuse a likelihood of pairs of data, as (N, 1) less (N,) makes it, whose sum looks like any.
+
+        Several values for each datum, (N, K), sum to its own.
+        """
+        if self._log_likelihood is None:
+            return
+        data, log_likelihood = self._some_data(), self._log_likelihood
+        number = jax.tree.leaves(data)[0].shape[0]
+        terms = jax.eval_shape(lambda x: jnp.asarray(log_likelihood(x, data)), shape)
+        if number > 1 and terms.shape.count(number) > 1:
+            raise InputError(
+                f"log_likelihood returns shape {terms.shape} for {number} data; it must return ({number},), a value "
+                f"for each, or their sum. ({number}, 1) against ({number},) broadcasts to ({number}, {number}): "
+                "compare the shapes inside it."
+            )
+
+    def _check_start(self, batch: PyTree) -> None:
+        """Refuse a start at which the log-density or its gradient, on this batch, is not finite."""
         try:
             value, slope = _value_and_slope(self, self.initial, batch)
         except ValueError as error:
@@ -525,129 +444,101 @@ class Target(eqx.Module):
             ) from error
         if not np.isfinite(value):
             raise InputError(
-                f"the log-density is {value} at the starting point {_brief(self.initial)}. "
+                f"the log-density is {value} at the starting point {brief(self.initial)}. "
                 "Pass initial=, a point where it is finite, and check for log(0) or overflow."
             )
         if not np.isfinite(slope).all():
             bad = int(np.flatnonzero(~np.isfinite(slope))[0])
             raise _NoGradientError(
                 f"the gradient of the log-density is {slope[bad]} in coordinate {bad} ({self.names[bad]}) at the "
-                f"starting point {_brief(self.initial)}. Pass another initial=, or guard the function "
+                f"starting point {brief(self.initial)}. Pass another initial=, or guard the function "
                 "(jnp.where on the *inputs* of log, sqrt or division)."
             )
 
 
-class Whitened(eqx.Module):
-    """The same posterior in coordinates u, x = location + L u: log p(u) = log p(x(u)) + log|det L|.
-
-    A score is a covector, so pulled-back GPVI gradients are the same in x and in u; step sizes, kernels and
-    networks all see a posterior of scale one.
-    """
-
-    target: Target
-    affine: Affine
-
-    @property
-    def dim(self) -> int:
-        """d."""
-        return self.target.dim
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The target's."""
-        return self.target.dtype
-
-    @property
-    def size(self) -> int | None:
-        """N of the mini-batch form."""
-        return self.target.size
-
-    @property
-    def stream(self) -> Stream | None:
-        """The data, where they are streamed."""
-        return self.target.stream
-
-    @property
-    def draws_its_start(self) -> bool:
-        """Whether the starting points are the target's own."""
-        return self.target.draws_its_start
-
-    def batch(self, indices: Int[Array, " b"]) -> PyTree:
-        """The data with these indices."""
-        return self.target.batch(indices)
-
-    def starting_points(self, n: int, *, key: PRNGKeyArray) -> Float[Array, "n d"]:
-        """The target's own, where it draws them; standard normal, the starting Gaussian, otherwise."""
-        if not self.target.draws_its_start:
-            return jax.random.normal(key, (n, self.dim), self.dtype)
-        return jax.vmap(self.affine.inverse)(self.target.starting_points(n, key=key))
-
-    def log_density(self, x: Float[Array, " d"], batch: PyTree = None) -> Scalar:
-        """log p(u)."""
-        return self.target.log_density(self.affine(x), batch) + self.affine.log_det()
-
-    def log_densities(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """log p at many points."""
-        return self.target.log_densities(jax.vmap(self.affine)(x)) + self.affine.log_det()
-
-    def local_log_density(
-        self,
-        mean: Float[Array, " d"],
-        scale: Float[Array, " d"],
-        batch: PyTree,
-        *,
-        key: PRNGKeyArray,
-    ) -> Scalar:
-        """The target's, of u ~ N(mean, scale²) in coordinates of diagonal scale."""
-        stretched = jnp.abs(self.affine.scale) * scale
-        value = self.target.local_log_density(self.affine(mean), stretched, batch, key=key)
-        return value + self.affine.log_det()
+def _check_functions(
+    log_density: Callable | None,
+    log_likelihood: Callable | None,
+    log_prior: Callable | None,
+    data: PyTree,
+) -> None:
+    """Refuse all but one of the two forms, whole or in mini-batch form."""
+    if (log_density is None) == (log_likelihood is None):
+        raise InputError(
+            "give either log_density, or log_likelihood with data (and log_prior): "
+            f"got log_density={log_density!r}, log_likelihood={log_likelihood!r}."
+        )
+    if log_density is not None and (data is not None or log_prior is not None):
+        raise InputError(
+            "data and log_prior belong to the mini-batch form: pass log_likelihood instead of log_density."
+        )
+    if log_likelihood is not None and data is None:
+        raise InputError(
+            "log_likelihood needs data: a pytree of arrays whose first axes have one length N."
+        )
 
 
-class Evaluation(NamedTuple):
-    """log p and scores of a set of draws; draws where either is not finite are masked out."""
-
-    log_density: Float[Array, " n"]
-    score: Float[Array, "n d"]
-    finite: Bool[Array, " n"]
-
-    def mean(self, values: Float[Array, " n"]) -> Scalar:
-        """The mean over the finite draws; NaN when more than half are not, which stops the run."""
-        share = self.finite.mean()
-        total = jnp.where(self.finite, values, 0.0).mean() / jnp.maximum(share, 0.5)
-        return jnp.where(share >= 0.5, total, jnp.nan)
-
-    @property
-    def weight(self) -> Float[Array, " n"]:
-        """1/m for each of the m finite draws, 0 for the others."""
-        return self.finite / jnp.maximum(self.finite.sum(), 1)
-
-    @property
-    def rejected(self) -> Scalar:
-        """The share of draws that were masked out."""
-        return 1.0 - self.finite.mean()
+def _checked_dim(dim: Any) -> int:
+    if dim is None:
+        raise InputError(
+            "dim is missing: pass dim=d, the length of the vector x, or initial=, a point."
+        )
+    if not is_whole(dim) or dim < 1:
+        raise InputError(f"dim is {dim!r}; it must be a whole number ≥ 1.")
+    if dim > MOST_DIMENSIONS:
+        raise InputError(
+            f"dim is {dim}; it may be {MOST_DIMENSIONS:,} at most, as coordinates are numbered in 32 bits."
+        )
+    return int(dim)
 
 
-def at_once(dim: int) -> int:
-    """How many points are evaluated side by side where only their values are wanted: about 10⁶ numbers."""
-    return max(1, min(1_000, 1_000_000 // dim))
+def _checked_temperature(temperature: Any) -> float:
+    if not is_number(temperature) or not temperature > 0 or not np.isfinite(temperature):
+        raise InputError(
+            f"temperature is {temperature!r}; it must be finite and > 0 (1 is the posterior)."
+        )
+    return float(temperature)
 
 
-def scores(target: Density, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
-    """∇ log p at the rows of x; one pass over streamed data."""
-    if target.stream is None:
-        return jax.lax.map(jax.grad(target.log_density), x, batch_size=at_once(target.dim))
-    return jax.grad(lambda x: target.log_densities(x).sum())(x)
+def _checked_dtype(dtype: DTypeLike | None) -> np.dtype:
+    found = np.dtype(jnp.result_type(float) if dtype is None else dtype)
+    if found not in (np.dtype("float32"), np.dtype("float64")):
+        raise InputError(f"dtype is {found}; use float32 or float64.")
+    return found
 
 
-def evaluate(target: Density, x: Float[Array, "n d"], batch: PyTree = None) -> Evaluation:
-    """log p and scores at the rows of x; a draw with a non-finite value or score is masked out."""
-    value_and_score = jax.vmap(jax.value_and_grad(target.log_density), (0, None))
-    log_density, score = rows(value_and_score(rows(x), batch))
-    finite = jnp.isfinite(log_density) & jnp.isfinite(score).all(1)
-    return Evaluation(
-        jnp.where(finite, log_density, 0.0), jnp.where(finite[:, None], score, 0.0), finite
-    )
+def _checked_start(start: Any, dim: int) -> Float[np.ndarray, " d"]:
+    """The starting point, the origin where there is none."""
+    point = np.zeros(dim) if start is None else np.asarray(start, np.float64)
+    if point.shape != (dim,):
+        raise InputError(f"initial has shape {point.shape}; it must be ({dim},), as dim={dim}.")
+    if not np.isfinite(point).all():
+        raise InputError(
+            "initial holds NaN or infinity; give a point where the log-density is finite."
+        )
+    return point
+
+
+def _checked_names(names: Any, dim: int) -> tuple[str, ...]:
+    found = tuple(names)
+    if isinstance(names, str) or not all(isinstance(name, str) for name in found):
+        raise InputError(f"names is {names!r}; give a list of strings, one for each coordinate.")
+    if len(found) != dim:
+        raise InputError(f"{len(found)} names for dim={dim}: give one name for each coordinate.")
+    if len(set(found)) < dim:
+        twice = next(name for name, times in Counter(found).items() if times > 1)
+        raise InputError(
+            f"names holds {twice!r} twice; draws by name would lose a coordinate. Give each its own."
+        )
+    return found
+
+
+def _checked_batch_size(batch_size: int | None, most: int) -> int | None:
+    if batch_size is not None and not (is_whole(batch_size) and 1 <= batch_size <= most):
+        raise InputError(
+            f"batch_size is {batch_size!r}; it must be between 1 and the number of data, {most}."
+        )
+    return batch_size
 
 
 def _checked_data(data: PyTree) -> PyTree:
@@ -670,10 +561,6 @@ def _checked_data(data: PyTree) -> PyTree:
     if lengths == {0}:
         raise InputError("data is empty: N = 0.")
     return on_device(data)
-
-
-def _brief(point: Array) -> str:
-    return np.array2string(np.asarray(point), precision=3, threshold=6)
 
 
 @eqx.filter_jit

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from gpvi.bench import growth, particles, roofline
 from gpvi.bench.results import Result
 from gpvi.errors import StorageError
-from gpvi.report.figures import CYCLE, INK, _figure, white_png
+from gpvi.report import canvas
+from gpvi.report.canvas import CYCLE, INK
+from gpvi.writing import whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,17 +25,18 @@ def chart(results: Sequence[Result], directory: str | os.PathLike[str]) -> Path 
     if not panels:
         return None
     path = Path(directory) / FILE
-    with _figure(4.6 * min(2, len(panels)), 3.4 * -(-len(panels) // 2)) as (figure, whole):
-        whole.remove()
+    with canvas.figure(4.6 * min(2, len(panels)), 3.4 * -(-len(panels) // 2)) as (figure, single):
+        single.remove()
         axes = figure.subplots(-(-len(panels) // 2), min(2, len(panels)), squeeze=False).ravel()
         for draw, each in zip(panels, axes, strict=False):
             draw(each, results)
         for each in axes[len(panels) :]:
             each.set_axis_off()
         figure.tight_layout()
-        content = white_png(figure)
+        content = canvas.png(figure, white=True)
     try:
-        path.write_bytes(content)
+        with whole(path) as part:
+            part.write_bytes(content)
     except OSError as error:
         raise StorageError(
             f"the picture cannot be written to {path}: {error.strerror}. Choose another --out directory."

@@ -18,7 +18,8 @@ from gpvi.bench.results import Result, Setting
 from gpvi.bench.timing import Compiled, in_turns
 from gpvi.methods import FullRankVI, MeanFieldVI
 from gpvi.methods.base import State
-from gpvi.target import Target, Whitened
+from gpvi.target import Target
+from gpvi.whitened import Whitened
 
 CASE = "guides"
 PAIRS = {"AutoNormal": MeanFieldVI, "AutoMultivariateNormal": FullRankVI}

@@ -16,7 +16,8 @@ from gpvi.bench.timing import Compiled, in_turns
 from gpvi.kernels import RBF, Bandwidth
 from gpvi.methods import SVGD
 from gpvi.methods.base import State
-from gpvi.target import Target, Whitened
+from gpvi.target import Target
+from gpvi.whitened import Whitened
 
 CASE = "svgd"
 PARTICLES = (10, 100, 1_000)

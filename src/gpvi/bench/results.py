@@ -9,6 +9,7 @@ from typing import Any
 
 from gpvi import records
 from gpvi.errors import StorageError
+from gpvi.writing import whole
 
 FORMAT = "gpvi-bench"
 FILE = "bench.json"
@@ -84,9 +85,8 @@ class Report:
         path = Path(directory) / FILE
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            beside = path.with_name(f".{path.name}.{os.getpid()}")
-            beside.write_text(json.dumps(self.to_json(), ensure_ascii=False, indent=1) + "\n")
-            beside.replace(path)
+            with whole(path) as part:
+                part.write_text(json.dumps(self.to_json(), ensure_ascii=False, indent=1) + "\n")
         except OSError as error:
             raise StorageError(
                 f"the results cannot be written to {directory}: {error.strerror}. Choose another --out directory."

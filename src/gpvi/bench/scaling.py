@@ -32,7 +32,8 @@ from gpvi.communication import Moved, collectives
 from gpvi.fit import fit, planned
 from gpvi.methods import GPVI, SVGD, AmortizedSVGD, DeepEnsemble, MeanFieldVI, Method
 from gpvi.program import compile_chunk
-from gpvi.target import Target, Whitened
+from gpvi.target import Target
+from gpvi.whitened import Whitened
 
 CASE, NETWORK = "mesh", "mesh-network"
 DEVICES = (8, 64, 512)

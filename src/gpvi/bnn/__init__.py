@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from gpvi.bnn.architectures import lenet5 as lenet5
+from gpvi.bnn.architectures import mlp as mlp
 from gpvi.bnn.generators import generator as generator
 from gpvi.bnn.generators import method as method
 from gpvi.bnn.likelihoods import Bernoulli as Bernoulli
@@ -14,8 +16,6 @@ from gpvi.bnn.likelihoods import LogNormal as LogNormal
 from gpvi.bnn.likelihoods import Poisson as Poisson
 from gpvi.bnn.model import target as target
 from gpvi.bnn.networks import Network as Network
-from gpvi.bnn.networks import lenet5 as lenet5
-from gpvi.bnn.networks import mlp as mlp
 from gpvi.bnn.predictive import Prediction as Prediction
 from gpvi.bnn.predictive import Predictive as Predictive
 from gpvi.bnn.priors import FanIn as FanIn

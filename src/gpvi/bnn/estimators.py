@@ -19,11 +19,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
+from gpvi.bnn.architectures import mlp
 from gpvi.bnn.generators import LARGE, generator
 from gpvi.bnn.generators import method as large_gpvi
 from gpvi.bnn.likelihoods import Categorical, Gaussian, Heteroscedastic, Likelihood
 from gpvi.bnn.model import target
-from gpvi.bnn.networks import mlp
 from gpvi.bnn.predictive import Predictive, row_blocks
 from gpvi.bnn.priors import FanIn, Prior, Sparse
 from gpvi.bnn.standardisation import Standardisation

@@ -29,7 +29,7 @@ from gpvi.bnn.likelihoods import Likelihood, as_likelihood
 from gpvi.bnn.model import checked_inputs
 from gpvi.bnn.networks import Network
 from gpvi.carriers import Particles, standard_normal
-from gpvi.entries import held_as
+from gpvi.entries import held_as, precision
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import AbstractGenerator
 from gpvi.posterior import Posterior
@@ -227,7 +227,7 @@ class Predictive:
                 f"{self.likelihood} has {len(self.likelihood.extra(outputs))}: use those of the target."
             )
         dtype = self.posterior.dtype
-        with jax.enable_x64(dtype == np.dtype("float64")):
+        with precision(dtype):
             draw_key, noise_key = jax.random.split(key)
             networks = self._networks(draws, draw_key)
             tables = [

@@ -6,8 +6,6 @@ import json
 import math
 import re
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +14,7 @@ import typer
 
 from gpvi.cli.app import SEEDS, AsJson, Bar, Out, app, complain
 from gpvi.errors import InputError, StorageError, UnknownOptionError
+from gpvi.writing import whole
 
 if TYPE_CHECKING:
     from gpvi.diagnostics import Diagnosis
@@ -169,7 +168,7 @@ def _named(posterior: "Posterior", n: int, key: Any) -> dict[str, np.ndarray]:
 
 def _write(named: dict[str, np.ndarray], out: Path) -> tuple[Path, Path]:
     """The draws as arrays and as a table, a column to each number; each file is there as a whole or not at all."""
-    from gpvi.models import entries
+    from gpvi.names import entries
 
     arrays, table = out / ARRAYS, out / TABLE
     columns = {
@@ -180,11 +179,11 @@ def _write(named: dict[str, np.ndarray], out: Path) -> tuple[Path, Path]:
         )
     }
     try:
-        with _whole(arrays) as part, zipfile.ZipFile(part, "w") as archive:
+        with whole(arrays) as part, zipfile.ZipFile(part, "w") as archive:
             for name, values in named.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                     np.lib.format.write_array(file, values, allow_pickle=False)
-        with _whole(table) as part, part.open("w", newline="", encoding="utf-8") as file:
+        with whole(table) as part, part.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(columns)
             writer.writerows(zip(*(v.tolist() for v in columns.values()), strict=True))
@@ -193,17 +192,6 @@ def _write(named: dict[str, np.ndarray], out: Path) -> tuple[Path, Path]:
             f"the draws cannot be written to {out}: {error.strerror}. Choose another --out directory."
         ) from error
     return arrays, table
-
-
-@contextmanager
-def _whole(path: Path) -> Iterator[Path]:
-    """Where to write what is to be at `path` once all of it is there."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        yield part
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _as_json(

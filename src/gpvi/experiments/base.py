@@ -14,9 +14,9 @@ import optax
 from gpvi import records, specs
 from gpvi.errors import InputError, TrainingWarning, UnknownOptionError
 from gpvi.methods import Method
-from gpvi.posterior import Training
 from gpvi.progress import Meter, as_meter
 from gpvi.records import Record
+from gpvi.training import Training
 
 PRESETS: dict[str, str] = {
     "paper": "the recipe as published; a section says where ours is shorter",

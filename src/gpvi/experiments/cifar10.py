@@ -9,8 +9,9 @@ import jax
 from jaxtyping import Array, PRNGKeyArray
 
 from gpvi.bnn import FanIn, Network
+from gpvi.bnn.architectures import dense
 from gpvi.bnn.convolution import convolve, max_pool
-from gpvi.bnn.networks import OutputsLast, dense
+from gpvi.bnn.definitions import OutputsLast
 from gpvi.bnn.priors import Prior
 from gpvi.data import cifar10, download
 from gpvi.data.images import CLASSES, Images

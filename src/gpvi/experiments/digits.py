@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array
 
 from gpvi.bnn import FanIn, Network
-from gpvi.bnn.networks import MLPDefinition
+from gpvi.bnn.architectures import MLPDefinition
 from gpvi.data.images import CLASSES, Images
 from gpvi.errors import NotAvailableError
 from gpvi.experiments.base import Published

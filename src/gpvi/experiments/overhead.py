@@ -31,7 +31,8 @@ from gpvi.methods import GPVI, AmortizedSVGD, Method
 from gpvi.program import CHUNKS, Plan, compile_chunk
 from gpvi.progress import Meter, as_meter
 from gpvi.records import Record
-from gpvi.target import Target, Whitened
+from gpvi.target import Target
+from gpvi.whitened import Whitened
 
 TURNS = {"paper": 7, "best": 7, "demo": 5, "smoke": 2}
 ACCELERATED = 20

@@ -31,6 +31,7 @@ from gpvi.bnn.networks import Network
 from gpvi.bnn.predictive import Predictive
 from gpvi.bnn.priors import Prior, StandardNormal
 from gpvi.carriers import Chains, Particles, standard_normal
+from gpvi.density import at_once
 from gpvi.diagnostics import fold_fraction, importance
 from gpvi.directions import KSDDirection
 from gpvi.experiments.base import FOLD, SECONDS, Labelled, Metric, Recipe, quietly
@@ -56,7 +57,7 @@ from gpvi.methods import (
 from gpvi.methods.base import Selective, log_standard_normal
 from gpvi.posterior import Posterior, load
 from gpvi.progress import Meter
-from gpvi.target import Target, at_once
+from gpvi.target import Target
 
 PARTICLES = 100
 """Draws in each step, and members of an ensemble."""

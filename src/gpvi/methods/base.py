@@ -15,11 +15,11 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
 from gpvi.carriers import Particles
+from gpvi.density import Density
 from gpvi.errors import InputError
 from gpvi.generators import AbstractGenerator, Generator
 from gpvi.products import added_up, norm
 from gpvi.specs import is_whole
-from gpvi.target import Density
 
 Model = AbstractGenerator | Particles
 

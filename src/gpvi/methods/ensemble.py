@@ -7,10 +7,10 @@ import optax
 from jaxtyping import PRNGKeyArray, PyTree
 
 from gpvi.carriers import Particles
+from gpvi.density import Density, evaluate
 from gpvi.methods.base import About, Info, Learner, State, decaying_adam
 from gpvi.products import norm
 from gpvi.specs import require_count, require_positive, spec
-from gpvi.target import Density, evaluate
 
 
 @spec

@@ -8,6 +8,7 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from gpvi.carriers import Sampler, standard_normal
+from gpvi.density import Density, Evaluation, evaluate
 from gpvi.directions import functional_direction
 from gpvi.directions.functional import FunctionalDirection, restricted
 from gpvi.errors import InputError, NotAvailableError
@@ -35,7 +36,6 @@ from gpvi.specs import (
     resolve,
     spec,
 )
-from gpvi.target import Density, Evaluation, evaluate
 
 ROUNDS = (500, 1_000, 2_000, 4_000)
 """The steps of each round, where their number is left to the library."""

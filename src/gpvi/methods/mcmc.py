@@ -20,6 +20,7 @@ import optax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray, PyTree, Scalar
 
 from gpvi.carriers import Chains
+from gpvi.density import Density
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.methods.base import About, Info, Learner, State
 from gpvi.specs import (
@@ -31,7 +32,6 @@ from gpvi.specs import (
     require_positive,
     spec,
 )
-from gpvi.target import Density
 
 STARTS = 100
 """How often a starting point where log p or its score is not finite is drawn anew."""

@@ -14,6 +14,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from gpvi.carriers import Particles, Sampler
+from gpvi.density import Density, evaluate
 from gpvi.directions import (
     Direction,
     GFSDDirection,
@@ -37,7 +38,6 @@ from gpvi.methods.base import (
 from gpvi.products import norm
 from gpvi.pullback import push
 from gpvi.specs import require_count, require_instance, require_positive, spec
-from gpvi.target import Density, evaluate
 
 
 @spec

@@ -15,6 +15,7 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
 from gpvi.carriers import standard_normal
+from gpvi.density import Density
 from gpvi.generators import (
     AbstractGenerator,
     Autoregressive,
@@ -37,7 +38,6 @@ from gpvi.specs import (
     resolve,
     spec,
 )
-from gpvi.target import Density
 
 Gradient = Literal["pathwise", "l2"]
 Optimizer = Literal["adam", "rmsprop"]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from gpvi.report.figures import ACCENT, CYCLE, INK, _figure, _svg
+from gpvi.report import canvas
+from gpvi.report.canvas import ACCENT, CYCLE, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +37,7 @@ def bands_chart(
     """
     columns = min(COLUMNS, len(bands))
     rows = -(-len(bands) // columns)
-    with _figure(2.15 * columns, 1.9 * rows, salt) as (figure, whole):
+    with canvas.figure(2.15 * columns, 1.9 * rows, salt) as (figure, whole):
         whole.remove()
         panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
         lowest, highest = min(truth.min(), data[:, 1].min()), max(truth.max(), data[:, 1].max())
@@ -49,7 +50,7 @@ def bands_chart(
         for axes in panels[len(bands) :]:
             axes.remove()
         figure.tight_layout(pad=0.4)
-        return _svg(figure)
+        return canvas.svg(figure)
 
 
 def draw_band(

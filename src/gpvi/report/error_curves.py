@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gpvi.report.figures import INK, _figure, _svg, draw_with_ranges, legend_above
+from gpvi.report import canvas
+from gpvi.report.canvas import INK
+from gpvi.report.figures import draw_with_ranges
 
 SMALLEST = 1e-12
 """What is drawn in place of an error of exactly zero."""
@@ -14,19 +16,15 @@ def error_curves(
     curves: Mapping[str, tuple[Sequence[int], np.ndarray]], labels: tuple[str, str], salt: str
 ) -> str:
     """An SVG of values (seeds × steps) against steps; `labels` are those of the axes."""
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+    from matplotlib.ticker import MaxNLocator
 
-    with _figure(5.2, 2.5 + 0.17 * ((len(curves) + 1) // 2), salt) as (figure, axes):
+    with canvas.figure(5.2, 2.5 + 0.17 * ((len(curves) + 1) // 2), salt) as (figure, axes):
         shown = {name: (steps, np.maximum(v, SMALLEST)) for name, (steps, v) in curves.items()}
         draw_with_ranges(axes, shown, lambda values: np.exp(np.log(values).mean(0)))
         axes.set(xlabel=labels[0], ylabel=labels[1], yscale="log")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-        low, high = axes.get_ylim()
-        few = high < 300 * low
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if few else LogLocator(numticks=7))
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        canvas.log_ticks(axes.yaxis, *axes.get_ylim())
         axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
-        legend_above(axes)
-        return _svg(figure)
+        canvas.legend_above(axes)
+        return canvas.svg(figure)

@@ -1,50 +1,19 @@
-"""Figures for the page.
-
-Charts are SVG whose text and axes take the colour of the text around them, panels are PNG drawn on nothing: both look
-right on a light page, on a dark one and on paper.
-"""
+"""Figures for the page: densities and draws in the plane, values by method, and terms along the training."""
 
 import io
-import itertools
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from gpvi.report import canvas
+from gpvi.report.canvas import ACCENT, CYCLE, INK, LINES
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-INK = "#010203"
-"""Stands for the colour of the text, and is replaced by it."""
 COLOURS = {"paper": "#e07b39", "best": "#3f7fe0", "demo": "#12a594", "smoke": "#8a8f98"}
-CYCLE = ("#3f7fe0", "#e07b39", "#12a594", "#b65fcf", "#d6455d", "#8a8f98", "#a3a021", "#5b6ee1")
-LINES = tuple(itertools.product(("-", (0, (4, 1.5)), (0, (1, 1))), CYCLE))
-"""Enough pairs of a dash pattern and a colour for 24 methods."""
-ACCENT = "#4c7ef3"
 PALETTE = 64
-_STYLE = {
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.6,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.major.size": 3,
-    "ytick.major.size": 3,
-    "legend.frameon": False,
-    "savefig.transparent": True,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "gpvi",
-}
 
 
 class Mark(NamedTuple):
@@ -57,32 +26,30 @@ class Mark(NamedTuple):
 
 def density_panel(density: np.ndarray) -> bytes:
     """A target as a PNG: the colour's opacity is the density."""
-    with _figure(2.3, 2.3) as (figure, axes):
-        _bare(figure, axes)
+    with canvas.figure(2.3, 2.3) as (figure, axes):
+        canvas.bare(figure, axes)
         axes.imshow(
             _tinted(density), origin="lower", extent=(-1, 1, -1, 1), interpolation="bilinear"
         )
-        return _png(figure)
+        return canvas.png(figure)
 
 
 def draws_panel(density: np.ndarray, draws: np.ndarray, half_width: float) -> bytes:
     """Draws as a PNG, over two contours of the target."""
-    with _figure(2.3, 2.3) as (figure, axes):
-        _bare(figure, axes)
+    with canvas.figure(2.3, 2.3) as (figure, axes):
+        canvas.bare(figure, axes)
         axis = np.linspace(-half_width, half_width, len(density))
         axes.contour(axis, axis, density, (0.1, 0.6), colors="#8a8f98", linewidths=0.7, alpha=0.9)
         axes.scatter(draws[:, 0], draws[:, 1], s=2.2, color=ACCENT, alpha=0.55, linewidths=0)
         axes.set(xlim=(-half_width, half_width), ylim=(-half_width, half_width))
-        return _few_colours(_png(figure))
+        return _few_colours(canvas.png(figure))
 
 
 def dot_chart(
     lines: Mapping[str, Sequence[Mark]], label: str, floor: float | None, salt: str
 ) -> str:
     """One line to a method, one dot to a seed, a bar at the mean; diamonds are the paper's figures."""
-    from matplotlib.ticker import LogLocator
-
-    with _figure(5.2, 0.6 + 0.46 * len(lines), salt) as (figure, axes):
+    with canvas.figure(5.2, 0.6 + 0.46 * len(lines), salt) as (figure, axes):
         rng = np.random.default_rng(0)
         for height, (name, marks) in enumerate(reversed(list(lines.items()))):
             axes.text(
@@ -113,18 +80,13 @@ def dot_chart(
             )
         if min(values) > 0 and max(values) > 8 * positive:
             axes.set_xscale("log")
-            few = max(values) < 300 * positive
-            axes.xaxis.set_major_locator(
-                LogLocator(subs=(1, 2, 5)) if few else LogLocator(numticks=7)
-            )
-            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-            axes.xaxis.set_minor_formatter("")
+            canvas.log_ticks(axes.xaxis, positive, max(values))
         elif (edge := _edge(lines)) < max(values):
             axes.set_xlim(min(values) - 0.05 * (edge - min(values)), edge)
             _draw_beyond(axes, lines, edge)
         axes.set(xlabel=label, ylim=(-0.5, len(lines) - 0.1), yticks=[])
         axes.spines["left"].set_visible(False)
-        return _svg(figure)
+        return canvas.svg(figure)
 
 
 def _edge(lines: Mapping[str, Sequence[Mark]]) -> float:
@@ -161,7 +123,7 @@ def curves_chart(
     """
     from matplotlib.ticker import MaxNLocator
 
-    with _figure(5.2, 2.5 + 0.17 * ((len(curves) + 1) // 2), salt) as (figure, axes):
+    with canvas.figure(5.2, 2.5 + 0.17 * ((len(curves) + 1) // 2), salt) as (figure, axes):
         draw_with_ranges(axes, curves, lambda values: values.mean(0))
         tails = [values[:, len(steps) // 2 :] for steps, values in curves.values()]
         lowest, highest = min(t.min() for t in tails), max(t.max() for t in tails)
@@ -171,8 +133,8 @@ def curves_chart(
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
         if len(curves) > 1:
-            legend_above(axes)
-        return _svg(figure)
+            canvas.legend_above(axes)
+        return canvas.svg(figure)
 
 
 def draw_with_ranges(
@@ -188,18 +150,6 @@ def draw_with_ranges(
             axes.fill_between(steps, low, high, color=colour, alpha=alpha, linewidth=0)
 
 
-def legend_above(axes: "Axes") -> None:
-    """In two columns over the chart."""
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1.0),
-        ncols=2,
-        fontsize=7.5,
-        handlelength=1.6,
-        borderaxespad=0.2,
-    )
-
-
 def scaling_chart(
     groups: Mapping[str, Mapping[str, tuple[Sequence[int], np.ndarray]]],
     theory: Mapping[str, tuple[Sequence[int], Sequence[float]]],
@@ -210,7 +160,7 @@ def scaling_chart(
     Each line is (sizes, values of shape (seeds, sizes)), its seeds' mean with their range as a bar; what theory says of
     the line of the same name is dashed.
     """
-    with _figure(5.6, 3.6) as (figure, axes):
+    with canvas.figure(5.6, 3.6) as (figure, axes):
         for marker, (group, lines) in zip("osD^v", groups.items(), strict=False):
             for colour, (name, (sizes, values)) in zip(CYCLE, lines.items(), strict=False):
                 mean = values.mean(0)
@@ -232,7 +182,7 @@ def scaling_chart(
         axes.grid(axis="y", alpha=0.15, linewidth=0.6)
         axes.legend(fontsize=7.5, ncols=max(1, len(groups)), loc="lower left")
         figure.tight_layout()
-        return white_png(figure)
+        return canvas.png(figure, white=True)
 
 
 def _draw_mark(axes: "Axes", mark: Mark, height: int, rng: np.random.Generator) -> None:
@@ -280,28 +230,6 @@ def _tinted(density: np.ndarray) -> np.ndarray:
     return image
 
 
-@contextmanager
-def _figure(width: float, height: float, salt: str = "gpvi") -> Iterator[tuple["Figure", "Axes"]]:
-    """A figure that no window system knows of; `salt` keeps the identifiers of several SVGs apart."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context(_STYLE | {"svg.hashsalt": salt}):  # pyright: ignore[reportArgumentType]
-        figure = Figure(figsize=(width, height))
-        yield figure, figure.subplots()
-
-
-def _bare(figure: "Figure", axes: "Axes") -> None:
-    figure.subplots_adjust(0, 0, 1, 1)
-    axes.set_axis_off()
-
-
-def _png(figure: "Figure") -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=160, metadata={"Software": None})
-    return buffer.getvalue()
-
-
 def _few_colours(png: bytes) -> bytes:
     """The same in a palette of `PALETTE` colours, for dots and lines: a quarter of the size, and it looks the same."""
     from PIL import Image
@@ -310,30 +238,3 @@ def _few_colours(png: bytes) -> bytes:
     with Image.open(io.BytesIO(png)) as image:
         image.quantize(PALETTE, method=Image.Quantize.FASTOCTREE).save(small, "png", optimize=True)
     return small.getvalue()
-
-
-def white_png(figure: "Figure") -> bytes:
-    """On white, for a page that may be of any colour."""
-    figure.patch.set_facecolor("white")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=160, transparent=False, metadata={"Software": None})
-    return buffer.getvalue()
-
-
-def _svg(figure: "Figure") -> str:
-    """The bare element, without prologue, metadata and namespaces: HTML needs none of them.
-
-    Coordinates have two decimals: a hundredth of a point is seen by nobody, and half of the file is saved.
-    """
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", bbox_inches="tight", pad_inches=0.05)
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", text)
-    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
-    text = re.sub(r'<g id="[^"]*"', "<g", text)
-    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d\d)\d+", r"\1", tag[0]), text)
-    return text.replace(INK, "currentColor")

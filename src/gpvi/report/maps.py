@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float, Int
 
-from gpvi.report.figures import ACCENT, CYCLE, _bare, _figure, _png, white_png
+from gpvi.report import canvas
+from gpvi.report.canvas import ACCENT, CYCLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,10 +28,10 @@ def map_panel(
     half_width: float,
 ) -> bytes:
     """One map as a PNG on nothing: opacity is the sd, full at `highest`; rows run along the second axis."""
-    with _figure(2.3, 2.3) as (figure, axes):
-        _bare(figure, axes)
+    with canvas.figure(2.3, 2.3) as (figure, axes):
+        canvas.bare(figure, axes)
         draw_map(axes, sd, highest, inputs, labels, half_width)
-        return _png(figure)
+        return canvas.png(figure)
 
 
 def maps_chart(
@@ -47,7 +48,7 @@ def maps_chart(
     highest = max(float(sd.max()) for sd in maps.values()) if highest is None else highest
     columns = min(COLUMNS, len(maps))
     rows = -(-len(maps) // columns)
-    with _figure(1.75 * columns + 0.6, 1.96 * rows) as (figure, whole):
+    with canvas.figure(1.75 * columns + 0.6, 1.96 * rows) as (figure, whole):
         whole.remove()
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
         for axes, (name, sd) in zip(panels, maps.items(), strict=False):
@@ -62,7 +63,7 @@ def maps_chart(
         figure.colorbar(ScalarMappable(Normalize(0, highest), shades), cax=bar)
         bar.tick_params(labelsize=7)
         bar.set_title("sd", fontsize=8)
-        return white_png(figure)
+        return canvas.png(figure, white=True)
 
 
 def draw_map(

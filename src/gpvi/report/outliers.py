@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from gpvi.report.figures import CYCLE, INK, _figure, _svg
+from gpvi.report import canvas
+from gpvi.report.canvas import CYCLE, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +29,7 @@ def outlier_histograms(
     histograms: Mapping[str, ScoreHistogram], score: str, salt: str = "outliers"
 ) -> str:
     """An SVG with one panel below another to each method, on one axis."""
-    with _figure(5.2, 0.55 + 0.85 * len(histograms), salt) as (figure, axes):
+    with canvas.figure(5.2, 0.55 + 0.85 * len(histograms), salt) as (figure, axes):
         axes.remove()
         panels = np.atleast_1d(figure.subplots(len(histograms), 1, sharex=True))
         for panel, (name, histogram) in zip(panels, histograms.items(), strict=True):
@@ -37,7 +38,7 @@ def outlier_histograms(
         panels[-1].set_xlabel(score)
         panels[-1].xaxis.set_major_formatter(_power)
         figure.subplots_adjust(hspace=0.35)
-        return _svg(figure)
+        return canvas.svg(figure)
 
 
 def draw_histogram(axes: "Axes", name: str, histogram: ScoreHistogram, *, ink: str = INK) -> None:

@@ -20,6 +20,7 @@ from gpvi.report import figures
 from gpvi.report.differences import PRESET, Differences
 from gpvi.report.elements import badge, chart, charts, key
 from gpvi.report.pictures import PICTURES
+from gpvi.writing import whole
 
 PAGE = "index.html"
 CURVES = {"elbo": "ELBO", "log_density": "mean log p of the draws"}
@@ -48,7 +49,8 @@ def write(
     content = render(records, unread=unread, progress=progress)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, "utf-8")
+        with whole(path) as part:
+            part.write_text(content, "utf-8")
     except OSError as error:
         raise StorageError(
             f"the report cannot be written to {path}: {error.strerror}. Choose another --out directory."

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpvi.metrics import Reliability
-from gpvi.report.figures import INK, LINES, _figure, _svg, legend_above
+from gpvi.report import canvas
+from gpvi.report.canvas import INK, LINES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,10 +18,10 @@ LEAST = 0.005
 
 def reliability_diagram(curves: Mapping[str, Reliability], salt: str = "reliability") -> str:
     """An SVG of one curve to each method, with its calibration error."""
-    with _figure(5.2, 3.2 + 0.17 * ((len(curves) + 1) // 2), salt) as (figure, axes):
+    with canvas.figure(5.2, 3.2 + 0.17 * ((len(curves) + 1) // 2), salt) as (figure, axes):
         draw_reliability(axes, curves, ink=INK)
-        legend_above(axes)
-        return _svg(figure)
+        canvas.legend_above(axes)
+        return canvas.svg(figure)
 
 
 def draw_reliability(

@@ -1,4 +1,4 @@
-r"""Models behind a flat vector: what a user names and constrains, as x ∈ R^d and back.
+r"""NumPyro models behind a flat vector.
 
 A site with support S is written as θ = T(u) with NumPyro's bijection T: R^m → S, and x is the concatenation of all u.
 The log-density of x is log p(θ, y) + Σ log|det T′(u)|.
@@ -12,73 +12,20 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Scalar
 
+from gpvi.entries import precision
 from gpvi.errors import InputError, NotAvailableError
+from gpvi.model import split
+from gpvi.names import entries
 
 ATTEMPTS = 100
 """How many points are tried in search of one with a finite log-density."""
-
-
-@runtime_checkable
-class Model(Protocol):
-    """What a target knows of the model it came from; each function takes one point x, (d,)."""
-
-    @property
-    def dims(self) -> Mapping[str, tuple[str, ...]]: ...
-    @property
-    def observed(self) -> Mapping[str, np.ndarray]: ...
-    def constrain(self, x: Float[Array, " d"]) -> PyTree: ...
-    def predict(self, x: Float[Array, " d"], *, key: PRNGKeyArray) -> dict[str, Array]: ...
-    def log_likelihood(self, x: Float[Array, " d"]) -> dict[str, Array]: ...
-
-
-class PytreeModel:
-    """A pytree of floating-point arrays as one vector; there is nothing to constrain or to predict."""
-
-    def __init__(self, example: PyTree):
-        leaves = jax.tree.leaves_with_path(example)
-        for path, leaf in leaves:
-            kind = np.asarray(leaf).dtype
-            if not jnp.issubdtype(kind, jnp.floating):
-                raise InputError(
-                    f"example{jax.tree_util.keystr(path)} has dtype {kind}; only floats can be inferred. "
-                    "Make it a float, or leave it out of the tree and close over it."
-                )
-        self._structure = jax.tree.structure(example)
-        self._shapes = tuple(np.shape(leaf) for _, leaf in leaves)
-        parts = [np.ravel(np.asarray(leaf, np.float64)) for _, leaf in leaves]
-        self.initial = np.concatenate([np.zeros(0), *parts])
-        if self.initial.size == 0:
-            raise InputError(
-                f"example is {example!r:.80}, which holds no numbers; give a tree of arrays."
-            )
-        self.names = tuple(
-            name for path, leaf in leaves for name in entries(path_name(path), np.shape(leaf))
-        )
-        self.dims: dict[str, tuple[str, ...]] = {}
-        self.observed: dict[str, np.ndarray] = {}
-
-    def constrain(self, x: Float[Array, " d"]) -> PyTree:
-        """The tree."""
-        return jax.tree.unflatten(self._structure, _split(x, self._shapes))
-
-    def predict(self, x: Float[Array, " d"], *, key: PRNGKeyArray) -> dict[str, Array]:
-        """Nothing: a log-density observes no sites."""
-        return {}
-
-    def log_likelihood(self, x: Float[Array, " d"]) -> dict[str, Array]:
-        """Nothing: a log-density observes no sites."""
-        return {}
-
-    def of_tree(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, which takes the tree first, as one that takes x first."""
-        return lambda x, *rest: function(self.constrain(x), *rest)
 
 
 class Latent(NamedTuple):
@@ -117,7 +64,7 @@ class NumPyroModel:
         self.plate: Plate | None = None
         self.dims: dict[str, tuple[str, ...]] = {}
         self._everything: np.ndarray | None = None
-        with jax.enable_x64(dtype == np.dtype("float64")):
+        with precision(dtype):
             self._inspect(self._read_plate)
             self._inspect(self._read_sites)
             self.dim = sum(math.prod(latent.shape) for latent in self._latents)
@@ -191,7 +138,7 @@ class NumPyroModel:
 
     def unravel(self, x: Float[Array, " d"]) -> dict[str, Array]:
         """The unconstrained value u of each latent site."""
-        parts = _split(x, tuple(latent.shape for latent in self._latents))
+        parts = split(x, tuple(latent.shape for latent in self._latents))
         return {latent.name: part for latent, part in zip(self._latents, parts, strict=True)}
 
     def _is_inside(self, site: Mapping[str, Any]) -> bool:
@@ -361,26 +308,6 @@ class NumPyroModel:
             "Look for observations that are NaN or outside the support of their distribution, and for priors that "
             "exclude each other."
         )
-
-
-def path_name(path: tuple[Any, ...]) -> str:
-    """A leaf's name from its path in a tree: `layers.0.weight`; `x` for a tree that is one leaf."""
-    return jax.tree_util.keystr(path, simple=True, separator=".") or "x"
-
-
-def _split(x: Float[Array, " d"], shapes: tuple[tuple[int, ...], ...]) -> list[Array]:
-    """A vector cut into arrays of these shapes."""
-    ends = np.cumsum([math.prod(shape) for shape in shapes])
-    return [
-        part.reshape(shape) for part, shape in zip(jnp.split(x, ends[:-1]), shapes, strict=True)
-    ]
-
-
-def entries(name: str, shape: tuple[int, ...]) -> list[str]:
-    """One name for each entry of an array, in row-major order: `theta[0,1]`."""
-    if not shape:
-        return [name]
-    return [f"{name}[{','.join(map(str, index))}]" for index in np.ndindex(*shape)]
 
 
 def _own(tree: PyTree, dtype: np.dtype) -> PyTree:

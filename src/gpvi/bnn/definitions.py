@@ -1,0 +1,58 @@
+"""What makes a network: how its parameters are drawn, and what it does with them."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+
+@runtime_checkable
+class Definition(Protocol):
+    """What makes a network: its parameters as a pytree, and what it does with them."""
+
+    def init(self, key: PRNGKeyArray, /) -> PyTree[Array]:
+        """Fresh parameters."""
+        ...
+
+    def apply(self, parameters: PyTree[Array], x: Float[Array, "b ..."], /) -> Float[Array, "b o"]:
+        """The outputs for a batch."""
+        ...
+
+    def fan_in(self, path: tuple[Any, ...], shape: tuple[int, ...]) -> int:
+        """How many inputs a unit of this array of weights sums; not asked for biases."""
+        ...
+
+
+@runtime_checkable
+class LocalDefinition(Definition, Protocol):
+    """One whose layers can draw what enters an activation in place of the weights."""
+
+    def apply_local(
+        self,
+        mean: PyTree[Array],
+        scale: PyTree[Array],
+        x: Float[Array, "b ..."],
+        /,
+        *,
+        key: PRNGKeyArray,
+    ) -> Float[Array, "b o"]:
+        """For each datum the outputs of a network of its own, with weights N(mean, scale²)."""
+        ...
+
+
+class OutputsLast:
+    """Arrays of weights in the convention `x @ w`: outputs on the last axis."""
+
+    def fan_in(self, path: tuple[Any, ...], shape: tuple[int, ...]) -> int:
+        """The product of all axes but the last."""
+        return math.prod(shape[:-1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Functions(OutputsLast):
+    """A plain pair of functions."""
+
+    init: Callable[[PRNGKeyArray], PyTree[Array]]
+    apply: Callable[[PyTree[Array], Array], Array]

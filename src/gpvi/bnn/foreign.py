@@ -1,0 +1,163 @@
+"""Networks of Equinox and Flax as definitions."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray, PyTree
+
+from gpvi.bnn.definitions import OutputsLast
+from gpvi.errors import InputError, NotAvailableError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Equinox:
+    """A module's inexact arrays are the parameters; the rest of it stays."""
+
+    draw: Callable[[PRNGKeyArray], eqx.Module]
+    static: PyTree
+
+    def init(self, key: PRNGKeyArray) -> PyTree[Array]:
+        return eqx.filter(self.draw(key), eqx.is_inexact_array)
+
+    def apply(self, parameters: PyTree[Array], x: Array) -> Array:
+        return jax.vmap(eqx.combine(parameters, self.static))(x)
+
+    def fan_in(self, path: tuple[Any, ...], shape: tuple[int, ...]) -> int:
+        """Equinox puts outputs on the first axis."""
+        return math.prod(shape[1:])
+
+
+def from_equinox(given: eqx.Module | Callable[..., eqx.Module]) -> Equinox:
+    """The definition of a module that maps one example, or of those that a function key → module gives."""
+    if isinstance(given, eqx.Module):
+        module, draw = given, functools.partial(_redrawn, given)
+    elif callable(given):
+        module, draw = given(jax.random.key(0)), given
+        if not isinstance(module, eqx.Module):
+            raise InputError(
+                f"the function gives {type(module).__name__}, not an Equinox module. Stateful models (from "
+                "eqx.nn.make_with_state) are not supported."
+            )
+    else:
+        raise InputError(f"{given!r} is neither an Equinox module nor a function key → module.")
+    _refuse_stateful(module)
+    if not any(eqx.is_inexact_array(leaf) for leaf in jax.tree.leaves(module)):
+        raise InputError(f"the module {type(module).__name__} has no weights.")
+    return Equinox(draw, eqx.filter(module, eqx.is_inexact_array, inverse=True))
+
+
+def _refuse_stateful(module: eqx.Module) -> None:
+    stateful = (eqx.nn.BatchNorm, eqx.nn.SpectralNorm, eqx.nn.StateIndex)
+    kinds = (*stateful, eqx.nn.Dropout)
+    for part in jax.tree.leaves(module, is_leaf=lambda node: isinstance(node, kinds)):
+        if isinstance(part, eqx.nn.Dropout) and part.p > 0 and not part.inference:
+            raise InputError(
+                "the module has an active Dropout layer, so its outputs are not a function of its weights. "
+                "Pass eqx.nn.inference_mode(module), or leave dropout out: the posterior takes its place."
+            )
+        if isinstance(part, stateful):
+            raise _stateful(type(part).__name__)
+
+
+def _redrawn(module: eqx.Module, key: PRNGKeyArray) -> eqx.Module:
+    """The module with fresh weights in its Linear and Conv layers."""
+    kinds = (eqx.nn.Linear, eqx.nn.Conv)
+    is_layer = lambda node: isinstance(node, kinds)  # noqa: E731
+    parts, structure = jax.tree.flatten(module, is_leaf=is_layer)
+    keys = jax.random.split(key, len(parts))
+    fresh = [
+        _redrawn_layer(part, k) if is_layer(part) else part
+        for part, k in zip(parts, keys, strict=True)
+    ]
+    return jax.tree.unflatten(structure, fresh)
+
+
+def _redrawn_layer(layer: Any, key: PRNGKeyArray) -> Any:
+    bound = math.prod(layer.weight.shape[1:]) ** -0.5
+    arrays, rest = eqx.partition(layer, eqx.is_inexact_array)
+    leaves, structure = jax.tree.flatten(arrays)
+    fresh = [
+        jax.random.uniform(k, leaf.shape, leaf.dtype, -bound, bound)
+        for leaf, k in zip(leaves, jax.random.split(key, len(leaves)), strict=True)
+    ]
+    return eqx.combine(jax.tree.unflatten(structure, fresh), rest)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Linen(OutputsLast):
+    """A Linen module and the shape of its input."""
+
+    module: Any
+    example: Any
+
+    def init(self, key: PRNGKeyArray) -> PyTree[Array]:
+        return self.module.init(key, jnp.zeros(self.example.shape, self.example.dtype))["params"]
+
+    def apply(self, parameters: PyTree[Array], x: Array) -> Array:
+        return self.module.apply({"params": parameters}, x)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NNX(OutputsLast):
+    """A function that makes an NNX module, and all of that module but its parameters."""
+
+    make: Callable[..., Any]
+    graph: Any
+
+    def init(self, key: PRNGKeyArray) -> PyTree[Array]:
+        from flax import nnx  # pyright: ignore[reportMissingImports]
+
+        _, parameters, *_ = nnx.split(self.make(nnx.Rngs(key)), nnx.Param, ...)
+        return nnx.to_pure_dict(parameters)
+
+    def apply(self, parameters: PyTree[Array], x: Array) -> Array:
+        from flax import nnx  # pyright: ignore[reportMissingImports]
+
+        state = nnx.eval_shape(lambda: self.make(nnx.Rngs(0)))
+        _, abstract, *rest = nnx.split(state, nnx.Param, ...)
+        nnx.replace_by_pure_dict(abstract, parameters)
+        return nnx.merge(self.graph, abstract, *rest)(x)
+
+
+def from_flax(module: Any, example: Any) -> Linen | NNX:
+    """The definition of a Linen module with an example of its input, or of a function that makes an NNX module."""
+    try:
+        from flax import linen, nnx  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise NotAvailableError(
+            "Network.from_flax needs Flax: install gpvi[flax], or pass plain functions to Network.from_functions."
+        ) from error
+    if isinstance(module, linen.Module):
+        if example is None:
+            raise InputError(
+                "a Linen module learns its shapes from data: pass example=, a batch of inputs."
+            )
+        shape = jax.ShapeDtypeStruct(np.shape(example), jnp.result_type(float))
+        collections = jax.eval_shape(module.init, jax.random.key(0), shape)
+        if stateful := sorted(set(collections) - {"params"}):
+            raise _stateful(", ".join(stateful))
+        return Linen(module, shape)
+    if isinstance(module, nnx.Module) or not callable(module):
+        raise InputError(
+            f"{type(module).__name__} is already built; pass the function that builds it, such as "
+            "`lambda rngs: MyModule(…, rngs=rngs)`, so that fresh weights can be drawn."
+        )
+    made = module(nnx.Rngs(0))
+    graph, *_ = nnx.split(made, nnx.Param, ...)
+    if any(isinstance(node, nnx.BatchStat) for _, node in nnx.iter_graph(made)):
+        raise _stateful("BatchStat")
+    return NNX(module, graph)
+
+
+def _stateful(what: str) -> InputError:
+    return InputError(
+        f"the module holds state ({what}), such as running averages over batches, so its outputs are not a function "
+        "of its weights. Use LayerNorm or GroupNorm instead of BatchNorm."
+    )

@@ -1,0 +1,25 @@
+"""How a training went, as a posterior and its file keep it."""
+
+import dataclasses
+
+import numpy as np
+
+from gpvi.coverage import FromStart
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """How the training went."""
+
+    steps: int
+    planned: int
+    seconds: float
+    history: dict[str, np.ndarray]
+    """Each reported term, one value for each step."""
+    notes: tuple[str, ...] = ()
+    start: str = ""
+    """Where it began."""
+    chosen: str = ""
+    """What the library chose, and why training stopped."""
+    evidence: FromStart | None = None
+    """log Z as the start estimated it."""

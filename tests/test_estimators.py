@@ -21,7 +21,7 @@ from sklearn.utils.validation import has_fit_parameter
 import gpvi
 from gpvi import bnn
 from gpvi.affine import Affine
-from gpvi.bnn import estimators
+from gpvi.bnn import estimators, generators, training
 from gpvi.bnn.standardisation import Standardisation
 from gpvi.bnn.starts import NOISE, fitted_networks
 from gpvi.carriers import Particles
@@ -94,9 +94,9 @@ def untrained(monkeypatch):
         size = network.size + len(likelihood.extra(network.outputs(X)))
         return np.ones(size, np.float32) * np.arange(1, number + 1, dtype=np.float32)[:, None]
 
-    monkeypatch.setattr(estimators, "fit", begin)
-    monkeypatch.setattr(estimators, "fit_seeds", begin_all)
-    monkeypatch.setattr(estimators, "fitted_networks", climb)
+    monkeypatch.setattr(training, "fit_one", begin)
+    monkeypatch.setattr(training, "fit_seeds", begin_all)
+    monkeypatch.setattr(training, "fitted_networks", climb)
     return asked
 
 
@@ -308,7 +308,8 @@ def test_one_posterior_where_one_is_enough_or_asked_for(options, draws, fitted, 
 
 def test_large_networks_have_one_generator(untrained, monkeypatch):
     """Five would not be cheap."""
-    monkeypatch.setattr(estimators, "LARGE", 18)
+    monkeypatch.setattr(training, "LARGE", 18)
+    monkeypatch.setattr(generators, "LARGE", 18)
     assert len(bnn.BayesianMLPRegressor(4).fit(*line()).posteriors_) == 1
     assert untrained[0]["method"] == bnn.method(18)
 
@@ -433,7 +434,7 @@ def test_what_cannot_be_learned_again_leaves_the_model_as_it_was(error, monkeypa
     def fails(*args, **options):
         raise error
 
-    monkeypatch.setattr(estimators, "fit_seeds", fails)
+    monkeypatch.setattr(training, "fit_seeds", fails)
     with pytest.raises(error):
         regressor.fit(X * 100 + 500, y * 7)
     with pytest.raises(error):
@@ -495,7 +496,7 @@ def test_what_is_trained_follows_the_options(untrained):
     )
     quick(bnn.BayesianMLPRegressor, method="amortized-svgd").fit(X, y)
     assert untrained[-1]["method"].generator.scale < 0.1, "networks start narrow"
-    assert {"svgd", "mfvi", "ensemble", "nuts", "hmc"} <= estimators.named_methods().keys()
+    assert {"svgd", "mfvi", "ensemble", "nuts", "hmc"} <= training.named_methods().keys()
 
 
 def test_sample_weights_are_refused_as_scikit_learn_does():
@@ -578,7 +579,7 @@ def test_every_option_is_documented(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(estimators.named_methods()))
+@pytest.mark.parametrize("name", sorted(training.named_methods()))
 def test_every_method_learns_a_line_by_name(name):
     X, y = line()
     model = bnn.BayesianMLPRegressor(8, method=name, random_state=0).fit(X, y)

@@ -91,7 +91,7 @@ def fit(
     Parameters
     ----------
     target: the posterior.
-    method: `gpvi.GPVI()` by default.
+    method: `gpvi.GPVI()` by default, with another generator for networks.
     key: a JAX random key; the same key gives the same posterior.
     steps, optimizer: the method's own defaults, with a schedule that decays to zero.
     batch_size: how many data a step sees, for targets in mini-batch form; all by default.
@@ -118,6 +118,8 @@ def fit(
     stopped, is kept in `posterior.training`.
     """
     plan = planned(target, method, steps, optimizer, batch_size, init, mesh)
+    if method is None and not isinstance(init, Posterior):
+        _advise(target)
     method, optimizer = plan.method, plan.optimizer
     check_watching(callbacks, checkpoint, every)
     saves = None if checkpoint is None else Checkpoints(checkpoint, every)
@@ -178,8 +180,7 @@ def planned(
     mesh: Mesh | int | None = None,
 ) -> Plan:
     """What `fit` runs when called so; arguments that cannot be used are refused."""
-    if method is None:
-        method = init.method if isinstance(init, Posterior) else GPVI()
+    method = _default_method(target, init) if method is None else method
     check_arguments(target, method, steps, batch_size, init, optimizer)
     batch_size = _batch_size(target, method, batch_size)
     rounds = _rounds(target, method, steps, optimizer, batch_size, init)
@@ -192,6 +193,14 @@ def planned(
     if target.stream is not None and batch_size is not None:
         longest = min(longest, target.stream.batches(batch_size))
     return Plan(method, optimizer, steps, batch_size, rounds=rounds, longest=longest, mesh=devices)
+
+
+def _default_method(target: Target, init: Any) -> Method:
+    """That of the posterior to go on from, or what the maker of the target suggests."""
+    if isinstance(init, Posterior):
+        return init.method
+    suggested = target.suggestion() if isinstance(target, Target) else None
+    return GPVI() if suggested is None else suggested.method
 
 
 def _batch_size(target: Target, method: Method, given: int | None) -> int | None:
@@ -546,6 +555,13 @@ def _started(target: Target, method: Method, init: Any, *, key: PRNGKeyArray) ->
         return Start(affine, f"{report}{seen}")
     whole = FromStart.of(Whitened(target, affine), report.log_evidence, report.log_evidence_se)
     return Start(affine, str(report), whole)
+
+
+def _advise(target: Target) -> None:
+    """Say what the maker of the target knows of training it so."""
+    suggested = target.suggestion()
+    if suggested is not None and suggested.note:
+        warnings.warn(suggested.note, TrainingWarning, stacklevel=3)
 
 
 def _rounded(target: Target, start: Start) -> tuple[str, ...]:

@@ -324,6 +324,11 @@ class Target(eqx.Module):
             total = total + self._log_prior(x)
         return total / self.temperature
 
+    def suggestion(self) -> Any | None:
+        """How to train it, where its log-likelihood knows, as that of a network does."""
+        suggest = getattr(self._log_likelihood, "suggestion", None)
+        return None if suggest is None else suggest(self.dim)
+
     @property
     def log_likelihood_terms(self) -> Callable | None:
         """x → the log-likelihood of all data, one value for each where the function gives that.

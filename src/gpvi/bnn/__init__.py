@@ -25,6 +25,7 @@ from gpvi.bnn.priors import Sparse as Sparse
 from gpvi.bnn.priors import StandardNormal as StandardNormal
 from gpvi.bnn.sharpening import sharpened as sharpened
 from gpvi.bnn.sharpening import sharpness as sharpness
+from gpvi.bnn.training import fit as fit
 
 if TYPE_CHECKING:
     from gpvi.bnn.estimators import BayesianMLPClassifier as BayesianMLPClassifier

@@ -5,11 +5,9 @@ sees z = (x − m_x)/s_x and v = (y − m_y)/s_y, and what it says of v is turne
 standard deviations by s_y, log-densities by −Σ log s_y.
 """
 
-import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Literal, overload
 
 import jax
@@ -20,47 +18,22 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from gpvi.bnn.architectures import mlp
-from gpvi.bnn.generators import LARGE, generator
-from gpvi.bnn.generators import method as large_gpvi
 from gpvi.bnn.likelihoods import Categorical, Gaussian, Heteroscedastic, Likelihood
-from gpvi.bnn.model import target
 from gpvi.bnn.predictive import Predictive, row_blocks
-from gpvi.bnn.priors import FanIn, Prior, Sparse
+from gpvi.bnn.priors import Prior
 from gpvi.bnn.standardisation import Standardisation
-from gpvi.bnn.starts import fitted_networks, held
+from gpvi.bnn.training import trained
 from gpvi.carriers import Particles
 from gpvi.errors import InputError
-from gpvi.fit import fit, fit_seeds
-from gpvi.methods import GPVI, METHODS, Method
-from gpvi.methods.base import Selective
+from gpvi.methods import Method
 from gpvi.posterior import Posterior
-from gpvi.specs import (
-    hyphenated,
-    is_number,
-    require_choice,
-    require_count,
-    require_positive,
-    resolve,
-)
+from gpvi.specs import is_number, require_count, require_positive
 
 Table = Any
 """What scikit-learn takes for an array (NumPy's, a data frame, lists): it is checked when it arrives."""
 ROWS, MANY_ROWS = 256, 4_096
 """Predictions are made in blocks of this many rows, of many where there are more than that, and the last one is filled
 up: two programs serve any number of rows, and a row's prediction does not depend on its neighbours."""
-BATCH = 128
-"""batch_size="auto"."""
-DRAWS = 32
-"""Networks drawn in each step by the methods that draw anew: the data are few, and so is their noise."""
-MEMBERS, MEMBER_DRAWS = 5, 8
-"""members="auto" of GPVI, and the draws of each in a step; where the data do not fill a batch, more, up to `DRAWS`."""
-CRITIC_STEPS, CRITIC_PACE = 10, 1e-3
-"""Steps of the critic to one of the generator it moves, and the generator's learning rate. With one step and 3e-3 the
-critic still points where the networks were when they have passed the optimum, and sends them away. Here scores leap
-from batch to batch: a critic in units of their size ends too wide, or does not find a line (R² −53,000, 0.76 and 0.94
-where this one has 0.95, 0.94 and 0.96)."""
-CLIMB = 5
-"""GPVI starts at networks that climbed for a fifth of its steps (see `gpvi.bnn.starts`)."""
 
 
 class _BayesianMLP(BaseEstimator):
@@ -139,58 +112,22 @@ class _BayesianMLP(BaseEstimator):
         _count("draws", self.draws, "Try 500.")
         likelihood, outputs = self._likelihood(y)
         network = mlp((X.shape[1], *self._hidden_sizes(), outputs), self.activation)
-        dim = network.size + len(likelihood.extra(outputs))
-        has_modes = len(network.layers) > 1 and dim < LARGE
-        members = len(start) or self._members(has_modes)
-        method = _as_method(self.method, dim, self._draws(members, len(X), start))
-        prior = _default_prior(method) if _is(self.prior, "auto") else self.prior
-        given = partial(
-            target,
+        self.posteriors_ = trained(
             network,
-            prior=prior,
-            X=X,
-            y=y,
+            likelihood,
+            X,
+            y,
+            key=jax.random.fold_in(jax.random.key(self._seed), self._updates),
+            prior=self.prior,
+            method=self.method,
+            members=self.members,
+            steps=self.steps,
+            batch_size=self.batch_size,
             temperature=self.temperature,
             dtype=start[0].dtype if start else None,
+            progress=bool(self.verbose),
+            start=start,
         )
-        steps = method.default_steps(dim) if self.steps is None else self._steps()
-        options: dict[str, Any] = {
-            "batch_size": self._batch(method, len(X)),
-            "progress": bool(self.verbose),
-        }
-        key = jax.random.fold_in(jax.random.key(self._seed), self._updates)
-        targets, init = [given(likelihood)] * members, start or "auto"
-        if has_modes and isinstance(method, GPVI) and not start:
-            climb_key, held_key, key = jax.random.split(key, 3)
-            first = held(likelihood)
-            points = fitted_networks(
-                network,
-                first,
-                prior,
-                X,
-                y,
-                number=members,
-                steps=-(-steps // CLIMB),
-                batch_size=options["batch_size"],
-                key=climb_key,
-            )
-            begun = given(first)
-            climbed = [begun.starting_at(point) for point in points]
-            if first == likelihood:
-                targets = climbed
-            else:
-                half = max(1, steps // 2)
-                init = fit_seeds(climbed, method, key=held_key, steps=half, **options)
-                steps = max(1, steps - half)
-        if members == 1:
-            alone = init if isinstance(init, str) else init[0]
-            self.posteriors_ = (
-                fit(targets[0], method, key=key, init=alone, steps=steps, **options),
-            )
-        else:
-            self.posteriors_ = tuple(
-                fit_seeds(targets, method, key=key, init=init, steps=steps, **options)
-            )
         self.network_, self.likelihood_ = network, likelihood
         self._seen = X, y
         self._updates += 1
@@ -199,29 +136,6 @@ class _BayesianMLP(BaseEstimator):
         given = self.hidden_layer_sizes
         sizes = given if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
         return tuple(_count("hidden layer size", size, "Try (50,).") for size in sizes)
-
-    def _members(self, has_modes: bool) -> int:
-        if isinstance(self.members, str):
-            require_choice(self.members, ("auto",), "members")
-            return MEMBERS if has_modes and _is(self.method, "gpvi") else 1
-        return _count("members", self.members, "1 is a single posterior, 'auto' the usual number.")
-
-    def _draws(self, members: int, size: int, start: Sequence[Posterior]) -> int:
-        """Of GPVI in a step: few data are cheap, and so is less noise; what goes on keeps its number."""
-        if start:
-            return getattr(start[0].method, "particles", DRAWS)
-        return DRAWS if members == 1 else min(DRAWS, max(1, BATCH // size) * MEMBER_DRAWS)
-
-    def _steps(self) -> int:
-        return _count("steps", self.steps, "None is the method's own number.")
-
-    def _batch(self, method: Method, size: int) -> int | None:
-        if isinstance(self.batch_size, str):
-            require_choice(self.batch_size, ("auto",), "batch_size")
-            return None if isinstance(method, Selective) or size <= BATCH else BATCH
-        if self.batch_size is None:
-            return None
-        return min(_count("batch_size", self.batch_size, "None is all data."), size)
 
     def _rows(self, X: Table) -> np.ndarray:
         check_is_fitted(self)
@@ -559,64 +473,6 @@ def _in_blocks(
         for block in row_blocks(tables, at_once)
     ]
     return tuple(np.concatenate(parts)[:number] for parts in zip(*found, strict=True))
-
-
-def _as_method(given: Any, dim: int, draws: int) -> Method:
-    """A method from itself or its name, with the generator and scales that networks need."""
-    makers = {name: partial(make, dim) for name, make in named_methods().items()}
-    makers["gpvi"] = partial(_gpvi, dim, draws)
-    return resolve(given, makers, "method", Method)
-
-
-def named_methods() -> dict[str, Callable[[int], Method]]:
-    """What makes a method for a target of so many coordinates, by name."""
-    makers = {hyphenated(kind.__name__): _maker(kind) for kind in METHODS}
-    short = {"mfvi": "mean-field-vi", "ensemble": "deep-ensemble"}
-    return makers | {"gpvi": _gpvi} | {a: makers[b] for a, b in short.items() if b in makers}
-
-
-def _gpvi(dim: int, draws: int = DRAWS) -> GPVI:
-    """For the small networks of tabular data: few latent coordinates, and one small σ for each weight to start from.
-
-    With σ(z_head) and 64 latent coordinates training stays in an optimum where noise explains what the network should.
-    """
-    if dim >= LARGE:
-        return large_gpvi(dim)
-    few = generator(
-        dim,
-        latent=min(8, max(1, dim // 2)),
-        hidden=(64, 64),
-        activation="relu",
-        scale=0.01,
-        scale_form="constant",
-    )
-    return GPVI(generator=few, particles=draws, learning_rate=1e-2)
-
-
-def _maker(kind: type) -> Callable[[int], Method]:
-    fields: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(kind)}
-
-    def make(dim: int) -> Method:
-        narrow = {"generator": generator(dim)} if "generator" in fields else {}
-        fewer = {"particles": DRAWS} if fields.get("particles", 0) is None else {}
-        ahead: dict[str, Any] = {}
-        if {"generator", "critic"} <= fields.keys():
-            critic = dataclasses.replace(fields["critic"], critic_steps=CRITIC_STEPS, size=None)
-            ahead = {"critic": critic, "learning_rate": CRITIC_PACE}
-        return kind(**narrow, **fewer, **ahead)
-
-    return make
-
-
-def _default_prior(method: Method) -> Prior:
-    """Wide enough for functions that bend several times over the data, for methods that average over it all.
-
-    Those that fit a family of densities need a prior that lets them drop units (see `Sparse`); chains find the way
-    themselves. A few particles, each near a mode, would follow the noise of the data: they get a narrower one.
-    """
-    if method.generative:
-        return Sparse()
-    return FanIn(gain=2.0, bias=2.0) if isinstance(method, Selective) else FanIn()
 
 
 def _is(value: Any, name: str) -> bool:

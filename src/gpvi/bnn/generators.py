@@ -22,6 +22,8 @@ from gpvi.specs import require_choice, require_count
 
 LARGE = 20_000
 """Weights from which the last layer of g is factorised, and σ no longer depends on z_head."""
+DRAWS = 32
+"""Networks drawn in each step by the methods that draw anew: the data are few, and so is their noise."""
 GAIN = 0.05
 """Of the factorised layer at the start."""
 
@@ -89,3 +91,21 @@ def method(
         particles=max(4, min(100, 2 * 10**6 // dim)) if particles is None else particles,
         learning_rate=(1e-3 if large else 5e-3) if learning_rate is None else learning_rate,
     )
+
+
+def small(dim: int, draws: int = DRAWS) -> GPVI:
+    """For the small networks of tabular data: few latent coordinates, and one small σ for each weight to start from.
+
+    With σ(z_head) and 64 latent coordinates training stays in an optimum where noise explains what the network should.
+    """
+    if dim >= LARGE:
+        return method(dim)
+    few = generator(
+        dim,
+        latent=min(8, max(1, dim // 2)),
+        hidden=(64, 64),
+        activation="relu",
+        scale=0.01,
+        scale_form="constant",
+    )
+    return GPVI(generator=few, particles=draws, learning_rate=1e-2)

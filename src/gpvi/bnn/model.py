@@ -14,11 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Scalar
 
+from gpvi.bnn.generators import LARGE, small
 from gpvi.bnn.likelihoods import Likelihood, as_likelihood
 from gpvi.bnn.networks import Network
 from gpvi.bnn.priors import Prior, as_prior
 from gpvi.entries import held_as, require_finite
 from gpvi.errors import InputError
+from gpvi.methods.base import Suggestion
 from gpvi.stream import Stream
 from gpvi.target import Target
 
@@ -47,13 +49,10 @@ def target(
     temperature: T; 1 is the posterior, less a cold one.
     dtype: float32 or float64; follows JAX's x64 setting by default.
 
-    Training starts at a draw of the network's own initialisation, and each particle at another.
+    Training starts at a draw of the network's own initialisation, and each particle at another. `gpvi.bnn.fit` does
+    more for good predictions.
     """
-    if not isinstance(network, Network):
-        raise InputError(
-            f"network is {type(network).__name__}; make it with gpvi.bnn.mlp, Network.from_equinox, from_flax or "
-            "from_functions."
-        )
+    require_network(network)
     likelihood, prior = as_likelihood(likelihood), as_prior(prior)
     kind = np.dtype(jnp.result_type(float) if dtype is None else dtype)
     inputs = checked_inputs(X.rows(np.zeros(1, int)) if isinstance(X, Stream) else X)
@@ -99,6 +98,15 @@ class Naming:
         return (*self.network.names, *self.extra)
 
 
+def require_network(network: Any) -> None:
+    """Refuse what is no `Network`, such as a module that is still to be wrapped."""
+    if not isinstance(network, Network):
+        raise InputError(
+            f"network is {type(network).__name__}; make it with gpvi.bnn.mlp, Network.from_equinox, from_flax or "
+            "from_functions."
+        )
+
+
 def checked_inputs(X: Any) -> np.ndarray:
     """X as finite floats with at least two axes."""
     try:
@@ -135,6 +143,16 @@ class LogLikelihood(eqx.Module):
         if rest == 0:
             return found
         return jnp.concatenate([found, terms(jax.tree.map(lambda a: a[whole * ROWS :], batch))])
+
+    def suggestion(self, dim: int) -> Suggestion:
+        """GPVI for networks, and where fitted networks to start from pay, who trains with them."""
+        if dim >= LARGE or len(self.network.layers) == 1:
+            return Suggestion(small(dim))
+        return Suggestion(
+            small(dim),
+            "one generator from a random network may settle where noise explains what the network should: gpvi.bnn.fit "
+            "starts several at networks that fit the data already",
+        )
 
     def local(
         self,

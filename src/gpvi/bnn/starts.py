@@ -19,7 +19,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
+from jaxtyping import Array, DTypeLike, Float, Int, Num, PRNGKeyArray
 
 from gpvi.bnn.likelihoods import Gaussian, Heteroscedastic, Likelihood, LogNormal
 from gpvi.bnn.model import target
@@ -31,45 +31,54 @@ from gpvi.minibatch import batch_indices
 from gpvi.target import Target
 
 NOISE = 0.1
-"""σ while networks climb; with noise that depends on x, the least."""
+"""σ while networks climb, over the standard deviation of y; with noise that depends on x, the least."""
 HELD, HELD_SPREAD = 0.15, 0.05
-"""σ while a generator learns how far the weights may spread, and of its logarithm the standard deviation."""
+"""σ while a generator learns how far the weights may spread, likewise, and of its logarithm the standard deviation."""
 
 
 def fitted_networks(
     network: Network,
     likelihood: Likelihood,
     prior: Prior | str,
-    X: Float[np.ndarray, "n f"],
+    X: Num[np.ndarray, "n ..."],
     y: Num[np.ndarray, "n ..."],
     *,
     number: int,
     steps: int,
     batch_size: int | None,
     key: PRNGKeyArray,
+    dtype: DTypeLike | None = None,
 ) -> Float[Array, "m d"]:
     """So many networks, each after a climb of its own, with the likelihood's coordinates where they start."""
-    firm = target(network, _firm(likelihood), prior, X, y)
+    firm = target(network, _firm(likelihood, y), prior, X, y, dtype=dtype)
     with firm.precision():
         weights = _climbed(firm, DeepEnsemble(members=number), steps, batch_size, key)
         extra = likelihood.start(network.outputs(X))
-        return jnp.concatenate([weights, jnp.broadcast_to(extra, (number, len(extra)))], 1)
+        own = jnp.broadcast_to(extra, (number, len(extra)))
+        return jnp.concatenate([weights[:, : network.size], own], 1)
 
 
-def held(likelihood: Likelihood) -> Likelihood:
+def held(likelihood: Likelihood, y: Num[np.ndarray, "n ..."]) -> Likelihood:
     """The likelihood with its noise held low, of the same coordinates; itself where it learns none for all x."""
-    if not isinstance(likelihood, Gaussian) or not likelihood.extra(1):
+    if type(likelihood) is not Gaussian or not likelihood.extra(1):
         return likelihood
-    return Gaussian(noise=LogNormal(HELD, HELD_SPREAD), start_noise=HELD)
+    noise = HELD * _scale(y)
+    return Gaussian(noise=LogNormal(noise, HELD_SPREAD), start_noise=noise)
 
 
-def _firm(likelihood: Likelihood) -> Likelihood:
+def _firm(likelihood: Likelihood, y: Num[np.ndarray, "n ..."]) -> Likelihood:
     """The likelihood with noise that cannot vanish, and no coordinates of its own."""
-    if isinstance(likelihood, Gaussian):
-        return Gaussian(noise=NOISE)
+    if type(likelihood) is Gaussian:
+        return Gaussian(noise=NOISE * _scale(y))
     if isinstance(likelihood, Heteroscedastic):
-        return dataclasses.replace(likelihood, floor=NOISE)
+        return dataclasses.replace(likelihood, floor=NOISE * _scale(y))
     return likelihood
+
+
+def _scale(y: Num[np.ndarray, "n ..."]) -> float:
+    """The standard deviation of y about its mean, to two digits, as it is a constant of what is compiled."""
+    found = float(f"{np.sqrt(np.var(y, 0).mean()):.2g}")
+    return found if found > 0 and np.isfinite(found) else 1.0
 
 
 @eqx.filter_jit

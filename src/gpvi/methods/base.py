@@ -119,6 +119,13 @@ class Method(Protocol):
         ...
 
 
+class Suggestion(NamedTuple):
+    """What the maker of a target would train it with, and what to know before doing so."""
+
+    method: Method
+    note: str = ""
+
+
 @runtime_checkable
 class Selective(Protocol):
     """What a method adds to the contract if not every run suits it; without it any steps and batches do."""

@@ -86,8 +86,8 @@ def _of_density(seen: Evidence) -> Iterator[Verdict]:
         yield Verdict(
             "do not trust",
             f"{FAR:.0f} times as far out as the draws log p is lower by {max(seen.fall, 0.0):.1f} nats only, along "
-            "some line: it seems to have no integral, or the draws are still far from it",
-            "Give a prior to what the data do not determine, or fix it; if all has one, train longer.",
+            "some line: it seems to have no integral, or the draws are far from it or far too narrow",
+            "Give a prior to what the data do not determine, or fix it; where everything has one, train longer.",
         )
     if seen.missing is not None and seen.missing > 0:
         yield Verdict(

@@ -1,5 +1,7 @@
 """One table and one figure for several methods."""
 
+import signal
+
 import jax
 import pytest
 
@@ -53,3 +55,19 @@ def test_what_cannot_be_diagnosed_is_kept():
 def test_no_methods_no_comparison():
     with pytest.raises(InputError, match="empty"):
         gpvi.compare(TARGET, [], key=jax.random.key(0))
+
+
+def test_ctrl_c_ends_the_comparison():
+    """What was trained is kept, and the methods after it are left out."""
+    seen = []
+
+    def press(event):
+        seen.append(event)
+        signal.raise_signal(signal.SIGINT)
+
+    methods = {"first": gpvi.SVGD(particles=10), "second": gpvi.SVGD(particles=10)}
+    found = gpvi.compare(
+        TARGET, methods, key=jax.random.key(0), steps=200, callbacks=[press], progress=False
+    )
+    assert [row.label for row in found.rows] == ["first"]
+    assert found["first"].training.interrupted and len(seen) == 1

@@ -137,7 +137,7 @@ def compare(
     """Fit each method to the target with the same key, and diagnose all alike.
 
     `methods` is a sequence, or a mapping from labels; `options` go to `gpvi.fit`. A method that fails gets a row that
-    says why, and the others go on.
+    says why, and the others go on; Ctrl-C ends the method that is being trained, and leaves out those after it.
     """
     require_key(key)
     labelled = dict(methods) if isinstance(methods, Mapping) else _labelled(methods)
@@ -158,6 +158,8 @@ def compare(
             rows.append(Row(label, seconds, posterior, posterior.diagnose(key=check_key)))
         except GPVIError as error:
             rows.append(Row(label, seconds, posterior, None, str(error)))
+        if posterior.training.interrupted:
+            break
     return Comparison(tuple(rows), show_key)
 
 

@@ -265,7 +265,8 @@ def _best(
         warnings.warn(
             f"no attempt can be trusted; {'; '.join(notes)}", TrainingWarning, stacklevel=3
         )
-    return state, dataclasses.replace(training, notes=tuple(notes))
+    interrupted = any(training.interrupted for _, _, training in tried)
+    return state, dataclasses.replace(training, notes=tuple(notes), interrupted=interrupted)
 
 
 def fit_seeds(
@@ -462,6 +463,7 @@ def _train(
         run.history(),
         tuple(run.notes),
         chosen=f"{_label(plan, target)}; {run.ending(plan.steps)}",
+        interrupted=bool(interrupted()) and run.going(plan.steps),
     )
     return eqx.combine(plan.collect(run.arrays), static), training
 

@@ -23,3 +23,5 @@ class Training:
     """What the library chose, and why training stopped."""
     evidence: FromStart | None = None
     """log Z as the start estimated it."""
+    interrupted: bool = False
+    """Whether Ctrl-C ended it; not kept in files."""

@@ -107,7 +107,7 @@ def fit(
         typer.echo(f"{summary}\n")
         for written in files:
             typer.echo(written)
-    if any("interrupted" in note for note in posterior.training.notes):
+    if posterior.training.interrupted:
         complain(f"interrupted: the posterior after {posterior.training.steps} steps is in {out}.")
         raise typer.Exit(130)
 

@@ -214,7 +214,7 @@ class Measurements(Generic[Choice_co]):
 
     def follow(self, training: Training, case: str = "") -> None:
         """One seed's training: its curves, and what happened. A run that was interrupted measures nothing."""
-        if training.steps < training.planned and any("interrupted" in n for n in training.notes):
+        if training.interrupted:
             raise KeyboardInterrupt
         for name, values in training.history.items():
             self._histories.setdefault(f"{case}/{name}".strip("/"), []).append(values)

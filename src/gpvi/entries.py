@@ -26,6 +26,16 @@ def brief(point: Any) -> str:
     return np.array2string(np.asarray(point), precision=3, threshold=6)
 
 
+def as_numbers(value: Any, name: str) -> np.ndarray:
+    """An array of numbers from whatever holds them: NumPy, JAX, pandas, lists."""
+    try:
+        array = np.asarray(value)
+        known = array.dtype.kind in "biuf" or jnp.issubdtype(array.dtype, jnp.floating)
+        return array if known else array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} cannot be read as numbers: {error}.") from error
+
+
 def require_finite(array: np.ndarray, name: str, rows: np.ndarray | None = None) -> None:
     """Refuse what is no number, NaN and infinity; `rows` has the original row numbers where `array` is a selection."""
     if array.dtype.kind not in "biuf" and not jnp.issubdtype(array.dtype, jnp.floating):

@@ -117,6 +117,35 @@ class TestNetworks:
             assert np.abs(own).max() <= bound
             assert own.std() == pytest.approx(bound / math.sqrt(3), rel=0.1)
 
+    def test_constants_of_an_equinox_module(self):
+        """Arrays of NumPy are constants, and so is what `trainable` leaves out."""
+
+        class Scaled(eqx.Module):
+            dense: eqx.nn.Linear
+            mean: jax.Array
+            sd: np.ndarray
+
+            def __init__(self, key):
+                self.dense = eqx.nn.Linear(2, 1, key=key)
+                self.mean, self.sd = jnp.full(2, 5.0), np.full(2, 2.0)
+
+            def __call__(self, x):
+                return self.dense((x - self.mean) / self.sd)
+
+        def names(*args):
+            return [leaf.name for leaf in bnn.Network.from_equinox(*args).leaves]
+
+        module = Scaled(KEY)
+        assert names(Scaled) == names(module) == ["dense.weight", "dense.bias", "mean"]
+        assert names(module, eqx.is_inexact_array)[2:] == ["mean", "sd"]
+        mask = eqx.tree_at(lambda m: m.mean, jax.tree.map(lambda _: True, module), False)
+        assert names(Scaled, mask) == ["dense.weight", "dense.bias", "sd"]
+        network = bnn.Network.from_equinox(module, lambda leaf: leaf.ndim > 1)
+        x = jnp.ones((3, 2))
+        np.testing.assert_allclose(network.apply(module.dense.weight[0], x), jax.vmap(module)(x))
+        with pytest.raises(InputError, match="another structure than the module Scaled"):
+            bnn.Network.from_equinox(module, {"dense": True})
+
     def test_fan_in(self):
         by_name = {leaf.name: leaf.fan_in for leaf in bnn.Network.from_equinox(Module).leaves}
         assert by_name["convolution.weight"] == by_name["convolution.bias"] == 2 * 3 * 3
@@ -170,7 +199,7 @@ class TestNetworks:
                 lambda: bnn.Network.from_equinox(eqx.nn.Sequential([eqx.nn.Dropout(0.5)])),
                 "Dropout.*inference_mode",
             ),
-            (lambda: bnn.Network.from_equinox(eqx.nn.Identity()), "no weights"),
+            (lambda: bnn.Network.from_equinox(eqx.nn.Identity()), "no weights.*trainable"),
             (lambda: bnn.Network.from_equinox(lambda key: (1, 2)), "not an Equinox module"),  # pyright: ignore
             (
                 lambda: bnn.Network.from_functions(lambda key: {"i": jnp.arange(3)}, pair()[1]),

@@ -18,13 +18,14 @@ from gpvi.errors import InputError, NotAvailableError
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Equinox:
-    """A module's inexact arrays are the parameters; the rest of it stays."""
+    """Some arrays of a module are the parameters, by a tree of booleans; the rest of it stays."""
 
     draw: Callable[[PRNGKeyArray], eqx.Module]
+    trainable: PyTree[bool]
     static: PyTree
 
     def init(self, key: PRNGKeyArray) -> PyTree[Array]:
-        return eqx.filter(self.draw(key), eqx.is_inexact_array)
+        return jax.tree.map(jnp.asarray, eqx.filter(self.draw(key), self.trainable))
 
     def apply(self, parameters: PyTree[Array], x: Array) -> Array:
         return jax.vmap(eqx.combine(parameters, self.static))(x)
@@ -34,7 +35,9 @@ class Equinox:
         return math.prod(shape[1:])
 
 
-def from_equinox(given: eqx.Module | Callable[..., eqx.Module]) -> Equinox:
+def from_equinox(
+    given: eqx.Module | Callable[..., eqx.Module], trainable: PyTree | None = None
+) -> Equinox:
     """The definition of a module that maps one example, or of those that a function key → module gives."""
     if isinstance(given, eqx.Module):
         module, draw = given, functools.partial(_redrawn, given)
@@ -48,9 +51,33 @@ def from_equinox(given: eqx.Module | Callable[..., eqx.Module]) -> Equinox:
     else:
         raise InputError(f"{given!r} is neither an Equinox module nor a function key → module.")
     _refuse_stateful(module)
-    if not any(eqx.is_inexact_array(leaf) for leaf in jax.tree.leaves(module)):
-        raise InputError(f"the module {type(module).__name__} has no weights.")
-    return Equinox(draw, eqx.filter(module, eqx.is_inexact_array, inverse=True))
+    weights = _weights(module, _is_own_weight if trainable is None else trainable)
+    if not any(jax.tree.leaves(weights)):
+        raise InputError(
+            f"the module {type(module).__name__} has no weights. Arrays of JAX are weights and those of NumPy "
+            "constants: pass trainable=eqx.is_inexact_array for both."
+        )
+    return Equinox(draw, weights, eqx.filter(module, weights, inverse=True))
+
+
+def _is_own_weight(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and eqx.is_inexact_array(leaf)
+
+
+def _weights(module: eqx.Module, trainable: PyTree) -> PyTree[bool]:
+    """For each leaf of the module whether it is an array of floats that the filter chooses."""
+
+    def chosen(choice: Any, part: PyTree) -> PyTree[bool]:
+        own = choice if callable(choice) else lambda _: bool(choice)
+        return jax.tree.map(lambda leaf: eqx.is_inexact_array(leaf) and bool(own(leaf)), part)
+
+    try:
+        return jax.tree.map(chosen, trainable, module)
+    except ValueError as error:
+        raise InputError(
+            f"trainable has another structure than the module {type(module).__name__}: {error}. Give a function of an "
+            "array, or make the tree from the module, jax.tree.map(lambda _: True, module)."
+        ) from error
 
 
 def _refuse_stateful(module: eqx.Module) -> None:

@@ -56,13 +56,21 @@ class Network:
         return cls(definition, _layout(definition, _parameter_shapes(definition)))
 
     @classmethod
-    def from_equinox(cls, module: eqx.Module | Callable[..., eqx.Module]) -> "Network":
+    def from_equinox(
+        cls,
+        module: eqx.Module | Callable[..., eqx.Module],
+        trainable: PyTree | None = None,
+    ) -> "Network":
         """A network from an Equinox module that maps one example, or from a function key → module.
 
         The function is asked for fresh weights. Of a module itself, `Linear` and `Conv` layers are drawn anew,
-        uniformly in ±1/√fan_in as Equinox does, and all other arrays start at the module's own values.
+        uniformly in ±1/√fan_in as Equinox does, and all other weights start at the module's own values.
+
+        Weights are all arrays of floats of JAX; those of NumPy are constants. `trainable` says it otherwise, as the
+        filter of `eqx.partition` does: a function of an array, or a tree of booleans that is True for weights.
+        Without it an array behind `stop_gradient` is a weight that no datum moves, and follows the prior.
         """
-        return cls.from_definition(foreign.from_equinox(module))
+        return cls.from_definition(foreign.from_equinox(module, trainable))
 
     @classmethod
     def from_flax(cls, module: Any, example: Array | np.ndarray | None = None) -> "Network":

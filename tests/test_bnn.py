@@ -248,6 +248,34 @@ class TestNetworks:
         with pytest.raises(InputError, match="BatchStat"):
             bnn.Network.from_flax(lambda rngs: nnx.BatchNorm(3, rngs=rngs))
 
+    @pytest.mark.parametrize("active", [False, True])
+    def test_nnx_with_other_variables(self, active):
+        """Constants and the keys of a dropout that is off stay; one that is on is refused."""
+        nnx = pytest.importorskip("flax.nnx")
+
+        class Scaled(nnx.Module):
+            def __init__(self, rngs):
+                self.dense, self.scale = nnx.Linear(3, 2, rngs=rngs), nnx.Variable(jnp.array(3.0))
+                self.dropout = nnx.Dropout(0.5, deterministic=not active, rngs=rngs)
+
+            def __call__(self, x):
+                return self.dropout(self.dense(x)) * self.scale[...]
+
+        if active:
+            with pytest.raises(InputError, match=r"active Dropout.*deterministic=True"):
+                bnn.Network.from_flax(Scaled)
+            return
+        network, x = bnn.Network.from_flax(Scaled), jax.random.normal(KEY, (5, 3))
+        assert network.outputs(x) == 2 and network.size == 8
+        expected = Scaled(nnx.Rngs(KEY))(x)
+        np.testing.assert_allclose(jax.jit(network.apply)(network.init(KEY), x), expected, 1e-6)
+
+    def test_linen_dropout_is_refused_at_once(self):
+        linen = pytest.importorskip("flax.linen")
+        layers = [linen.Dense(4), linen.Dropout(0.5, deterministic=False), linen.Dense(1)]
+        with pytest.raises(InputError, match=r"active Dropout.*deterministic=True"):
+            bnn.Network.from_flax(linen.Sequential(layers), np.ones((2, 3)))
+
 
 class TestConvolution:
     @pytest.mark.parametrize(

@@ -85,10 +85,7 @@ def _refuse_stateful(module: eqx.Module) -> None:
     kinds = (*stateful, eqx.nn.Dropout)
     for part in jax.tree.leaves(module, is_leaf=lambda node: isinstance(node, kinds)):
         if isinstance(part, eqx.nn.Dropout) and part.p > 0 and not part.inference:
-            raise InputError(
-                "the module has an active Dropout layer, so its outputs are not a function of its weights. "
-                "Pass eqx.nn.inference_mode(module), or leave dropout out: the posterior takes its place."
-            )
+            raise _random("pass eqx.nn.inference_mode(module)")
         if isinstance(part, stateful):
             raise _stateful(type(part).__name__)
 
@@ -133,24 +130,24 @@ class Linen(OutputsLast):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NNX(OutputsLast):
-    """A function that makes an NNX module, and all of that module but its parameters."""
+    """A function that makes an NNX module, and that module in parts: its graph, its parameters, all else it holds."""
 
     make: Callable[..., Any]
     graph: Any
+    parameters: Any
+    rest: Any
 
     def init(self, key: PRNGKeyArray) -> PyTree[Array]:
         from flax import nnx  # pyright: ignore[reportMissingImports]
 
-        _, parameters, *_ = nnx.split(self.make(nnx.Rngs(key)), nnx.Param, ...)
-        return nnx.to_pure_dict(parameters)
+        return nnx.to_pure_dict(nnx.state(self.make(nnx.Rngs(key)), nnx.Param))
 
     def apply(self, parameters: PyTree[Array], x: Array) -> Array:
         from flax import nnx  # pyright: ignore[reportMissingImports]
 
-        state = nnx.eval_shape(lambda: self.make(nnx.Rngs(0)))
-        _, abstract, *rest = nnx.split(state, nnx.Param, ...)
-        nnx.replace_by_pure_dict(abstract, parameters)
-        return nnx.merge(self.graph, abstract, *rest)(x)
+        own = jax.tree.map(lambda leaf: leaf, self.parameters)
+        nnx.replace_by_pure_dict(own, parameters)
+        return nnx.merge(self.graph, own, self.rest)(x)
 
 
 def from_flax(module: Any, example: Any) -> Linen | NNX:
@@ -162,25 +159,44 @@ def from_flax(module: Any, example: Any) -> Linen | NNX:
             "Network.from_flax needs Flax: install gpvi[flax], or pass plain functions to Network.from_functions."
         ) from error
     if isinstance(module, linen.Module):
-        if example is None:
-            raise InputError(
-                "a Linen module learns its shapes from data: pass example=, a batch of inputs."
-            )
-        shape = jax.ShapeDtypeStruct(np.shape(example), jnp.result_type(float))
-        collections = jax.eval_shape(module.init, jax.random.key(0), shape)
-        if stateful := sorted(set(collections) - {"params"}):
-            raise _stateful(", ".join(stateful))
-        return Linen(module, shape)
+        return _from_linen(module, example)
     if isinstance(module, nnx.Module) or not callable(module):
         raise InputError(
             f"{type(module).__name__} is already built; pass the function that builds it, such as "
             "`lambda rngs: MyModule(…, rngs=rngs)`, so that fresh weights can be drawn."
         )
     made = module(nnx.Rngs(0))
-    graph, *_ = nnx.split(made, nnx.Param, ...)
-    if any(isinstance(node, nnx.BatchStat) for _, node in nnx.iter_graph(made)):
-        raise _stateful("BatchStat")
-    return NNX(module, graph)
+    for _, node in nnx.iter_graph(made):
+        if isinstance(node, nnx.BatchStat):
+            raise _stateful("BatchStat")
+        if isinstance(node, nnx.Dropout) and node.rate > 0 and not node.deterministic:
+            raise _random("build it with nnx.Dropout(…, deterministic=True)")
+    return NNX(module, *nnx.split(made, nnx.Param, ...))
+
+
+def _from_linen(module: Any, example: Any) -> Linen:
+    from flax.errors import InvalidRngError  # pyright: ignore[reportMissingImports]
+
+    if example is None:
+        raise InputError(
+            "a Linen module learns its shapes from data: pass example=, a batch of inputs."
+        )
+    shape = jax.ShapeDtypeStruct(np.shape(example), jnp.result_type(float))
+    collections = jax.eval_shape(module.init, jax.random.key(0), shape)
+    if stateful := sorted(set(collections) - {"params"}):
+        raise _stateful(", ".join(stateful))
+    try:
+        jax.eval_shape(module.apply, collections, shape)
+    except InvalidRngError as error:
+        raise _random("build it with Dropout(…, deterministic=True)") from error
+    return Linen(module, shape)
+
+
+def _random(remedy: str) -> InputError:
+    return InputError(
+        "the module has an active Dropout layer, or draws noise of its own, so its outputs are not a function of its "
+        f"weights. For dropout {remedy}, or leave it out: the posterior takes its place."
+    )
 
 
 def _stateful(what: str) -> InputError:

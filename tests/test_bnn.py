@@ -146,6 +146,37 @@ class TestNetworks:
         with pytest.raises(InputError, match="another structure than the module Scaled"):
             bnn.Network.from_equinox(module, {"dense": True})
 
+    def test_token_ids_stay_whole_and_counts_do_not(self):
+        class Tokens(eqx.Module):
+            embedding: eqx.nn.Embedding
+
+            def __init__(self, key):
+                self.embedding = eqx.nn.Embedding(20, 2, key=key)
+
+            def __call__(self, x):
+                return jax.vmap(self.embedding)(x).mean(0)
+
+        network, ids = bnn.Network.from_equinox(Tokens), np.arange(30).reshape(10, 3) % 20
+        target = bnn.target(network, "gaussian", "fan-in", ids, np.ones((10, 2)))
+        assert target.data[0].dtype == np.int32
+        assert jnp.isfinite(target.log_density(target.initial))
+        own = bnn.Predictive(posterior_of(network, 2), network, "gaussian")
+        assert jnp.isfinite(own.predict(ids.tolist(), key=KEY, draws=3).mean).all()
+        with pytest.raises(InputError, match=r"takes whole numbers.*X.astype\(int\)"):
+            network.outputs(ids / 2)
+        counts = bnn.target(bnn.mlp((3, 1)), "gaussian", "fan-in", ids, np.ones(10))
+        assert counts.data[0].dtype == np.float32
+
+    def test_linen_embeds_token_ids(self):
+        linen = pytest.importorskip("flax.linen")
+        ids = np.arange(6).reshape(2, 3)
+        layers = [linen.Embed(9, 4), lambda embedded: embedded.mean(1), linen.Dense(1)]
+        network = bnn.Network.from_flax(linen.Sequential(layers), ids)
+        assert network.size == 9 * 4 + 5
+        assert network.input_dtype(ids) == np.int32
+        dense = bnn.Network.from_flax(linen.Dense(1), ids)
+        assert dense.input_dtype(ids).kind == "f"
+
     def test_fan_in(self):
         by_name = {leaf.name: leaf.fan_in for leaf in bnn.Network.from_equinox(Module).leaves}
         assert by_name["convolution.weight"] == by_name["convolution.bias"] == 2 * 3 * 3

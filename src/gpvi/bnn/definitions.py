@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 
 
 @runtime_checkable
@@ -16,7 +16,7 @@ class Definition(Protocol):
         """Fresh parameters."""
         ...
 
-    def apply(self, parameters: PyTree[Array], x: Float[Array, "b ..."], /) -> Float[Array, "b o"]:
+    def apply(self, parameters: PyTree[Array], x: Real[Array, "b ..."], /) -> Float[Array, "b o"]:
         """The outputs for a batch."""
         ...
 
@@ -33,7 +33,7 @@ class LocalDefinition(Definition, Protocol):
         self,
         mean: PyTree[Array],
         scale: PyTree[Array],
-        x: Float[Array, "b ..."],
+        x: Real[Array, "b ..."],
         /,
         *,
         key: PRNGKeyArray,

@@ -181,8 +181,7 @@ def _from_linen(module: Any, example: Any) -> Linen:
         raise InputError(
             "a Linen module learns its shapes from data: pass example=, a batch of inputs."
         )
-    shape = jax.ShapeDtypeStruct(np.shape(example), jnp.result_type(float))
-    collections = jax.eval_shape(module.init, jax.random.key(0), shape)
+    shape, collections = _linen_shapes(module, np.asarray(example))
     if stateful := sorted(set(collections) - {"params"}):
         raise _stateful(", ".join(stateful))
     try:
@@ -190,6 +189,18 @@ def _from_linen(module: Any, example: Any) -> Linen:
     except InvalidRngError as error:
         raise _random("build it with Dropout(…, deterministic=True)") from error
     return Linen(module, shape)
+
+
+def _linen_shapes(module: Any, example: np.ndarray) -> tuple[jax.ShapeDtypeStruct, Any]:
+    """Those of the input and of all that the module holds; floats, or int32 where only that will do."""
+    shape = jax.ShapeDtypeStruct(example.shape, jnp.result_type(float))
+    try:
+        return shape, jax.eval_shape(module.init, jax.random.key(0), shape)
+    except Exception:
+        if not np.issubdtype(example.dtype, np.integer):
+            raise
+    shape = jax.ShapeDtypeStruct(example.shape, jnp.int32)
+    return shape, jax.eval_shape(module.init, jax.random.key(0), shape)
 
 
 def _random(remedy: str) -> InputError:

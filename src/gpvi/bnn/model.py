@@ -17,7 +17,7 @@ from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Scalar
 from gpvi.bnn.likelihoods import Likelihood, as_likelihood
 from gpvi.bnn.networks import Network
 from gpvi.bnn.priors import Prior, as_prior
-from gpvi.entries import held_as, require_finite
+from gpvi.entries import as_numbers, held_as, require_finite
 from gpvi.errors import InputError
 from gpvi.stream import Stream
 from gpvi.target import Target
@@ -44,6 +44,7 @@ def target(
     likelihood: of y given the outputs: "gaussian", "categorical", … or an object such as `Gaussian(noise=0.1)`.
     prior: of the weights: "normal", "fan-in", "sparse", "mixture" or an object.
     X, y: the data; their first axes have one length N. X, or both, may be a `gpvi.Stream` of rows that stay on disk.
+        X reaches the network as floats; as int32 where it is whole and the network takes nothing else (token ids).
     temperature: T; 1 is the posterior, less a cold one.
     dtype: float32 or float64; follows JAX's x64 setting by default.
 
@@ -56,7 +57,7 @@ def target(
         )
     likelihood, prior = as_likelihood(likelihood), as_prior(prior)
     kind = np.dtype(jnp.result_type(float) if dtype is None else dtype)
-    inputs = checked_inputs(X.rows(np.zeros(1, int)) if isinstance(X, Stream) else X)
+    inputs = checked_inputs(X.rows(np.zeros(1, int)) if isinstance(X, Stream) else X, network)
     outputs = network.outputs(inputs)
 
     def cast(*both: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -68,7 +69,9 @@ def target(
     if isinstance(X, Stream):
         data = X.beside(
             y if isinstance(y, Stream) else likelihood.prepare(y, outputs),
-            lambda pair: cast(checked_inputs(pair[0]), likelihood.prepare(pair[1], outputs)),
+            lambda pair: cast(
+                checked_inputs(pair[0], network), likelihood.prepare(pair[1], outputs)
+            ),
         )
     else:
         values = likelihood.prepare(y, outputs)
@@ -99,17 +102,16 @@ class Naming:
         return (*self.network.names, *self.extra)
 
 
-def checked_inputs(X: Any) -> np.ndarray:
-    """X as finite floats with at least two axes."""
-    try:
-        inputs = np.asarray(X)
-        inputs = inputs if np.issubdtype(inputs.dtype, np.floating) else inputs.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"X cannot be read as numbers: {error}.") from error
+def checked_inputs(X: Any, network: Network) -> np.ndarray:
+    """X as finite floats with at least two axes, or as integers where the network takes nothing else."""
+    inputs = as_numbers(X, "X")
     if inputs.ndim < 2 or inputs.size == 0:
         raise InputError(
             f"X has shape {inputs.shape}; pass (n, features), or (n, …) for images. Of a single feature, X[:, None]."
         )
+    if network.input_dtype(inputs).kind == "i":
+        return held_as(inputs, np.dtype(np.int32), "X")
+    inputs = inputs if inputs.dtype.kind not in "biu" else inputs.astype(np.float64)
     require_finite(inputs, "X")
     return inputs
 

@@ -15,7 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 
 from gpvi.bnn import foreign
 from gpvi.bnn.definitions import Definition, Functions, LocalDefinition
@@ -133,7 +133,7 @@ class Network:
         """The arrays of weights, one for each of `leaves`."""
         return [flat[leaf.start : leaf.stop].reshape(leaf.shape) for leaf in self.leaves]
 
-    def apply(self, flat: Float[Array, " d"], x: Float[Array, "b ..."]) -> Float[Array, "b o"]:
+    def apply(self, flat: Float[Array, " d"], x: Real[Array, "b ..."]) -> Float[Array, "b o"]:
         """The outputs for a batch."""
         out = self.definition.apply(self.unravel(flat), x)
         return out[:, None] if out.ndim == 1 else out
@@ -142,7 +142,7 @@ class Network:
         self,
         mean: Float[Array, " d"],
         scale: Float[Array, " d"],
-        x: Float[Array, "b ..."],
+        x: Real[Array, "b ..."],
         *,
         key: PRNGKeyArray,
     ) -> Float[Array, "b o"]:
@@ -154,15 +154,23 @@ class Network:
             )
         return self.definition.apply_local(self.unravel(mean), self.unravel(scale), x, key=key)
 
-    def outputs(self, x: Float[Array | np.ndarray, "b ..."]) -> int:
+    def input_dtype(self, x: Real[Array | np.ndarray, "b ..."]) -> np.dtype:
+        """What x is for the network: floats, or int32 where x is whole and floats will not do, as for token ids."""
+        if np.issubdtype(x.dtype, np.integer) and _takes_integers_only(self, x.shape[1:]):
+            return np.dtype(np.int32)
+        return np.dtype(jnp.result_type(float))
+
+    def outputs(self, x: Real[Array | np.ndarray, "b ..."]) -> int:
         """The number of outputs for inputs of this shape; refuses inputs that do not fit."""
-        flat = jax.ShapeDtypeStruct((self.size,), jnp.result_type(float))
-        inputs = jax.ShapeDtypeStruct((2, *x.shape[1:]), jnp.result_type(float))
         try:
-            out = jax.eval_shape(self.apply, flat, inputs)
+            out = _outputs(self, x.shape[1:], self.input_dtype(x))
         except InputError:
             raise
         except Exception as error:  # whatever a foreign network makes of a wrong shape
+            if _takes_integers_only(self, x.shape[1:]):
+                raise InputError(
+                    f"the network takes whole numbers, and X has dtype {x.dtype}: pass X.astype(int)."
+                ) from error
             raise InputError(
                 f"the network fails on inputs of shape {tuple(x.shape[1:])}: {error}. Check the number of features "
                 "(or the sides and channels of images)."
@@ -177,6 +185,24 @@ class Network:
         """Refuse a vector of the wrong length."""
         if flat.shape != (self.size,):
             raise InputError(f"weights of shape {flat.shape} for a network of {self.size} weights.")
+
+
+def _outputs(network: Network, shape: tuple[int, ...], dtype: np.dtype) -> jax.ShapeDtypeStruct:
+    """The outputs for two inputs."""
+    flat = jax.ShapeDtypeStruct((network.size,), jnp.result_type(float))
+    return jax.eval_shape(network.apply, flat, jax.ShapeDtypeStruct((2, *shape), dtype))
+
+
+@functools.lru_cache(maxsize=64)
+def _takes_integers_only(network: Network, shape: tuple[int, ...]) -> bool:
+    def serves(dtype: Any) -> bool:
+        try:
+            _outputs(network, shape, np.dtype(dtype))
+        except Exception:  # whatever a foreign network makes of a wrong type
+            return False
+        return True
+
+    return not serves(jnp.result_type(float)) and serves(np.int32)
 
 
 @functools.lru_cache(maxsize=64)

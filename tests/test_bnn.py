@@ -533,6 +533,35 @@ class TestLikelihoods:
             with pytest.raises(NotAvailableError, match="no closed form"):
                 likelihood.entropy(out)
 
+    def test_what_an_object_of_your_own_lacks_is_named(self):
+        class Mine:
+            discrete = classifies = False
+
+            def log_prob(self, outputs, extra, y):
+                return outputs
+
+        with pytest.raises(InputError, match=r"must have columns, extra, start, .*mixture_entropy"):
+            as_likelihood(Mine())
+        with pytest.raises(InputError, match=r"One of your own must have log_prob\."):
+            as_prior(lambda flat: 0.0)
+        assert isinstance(bnn.Gaussian(), bnn.Likelihood) and isinstance(bnn.FanIn(), bnn.Prior)
+
+    def test_a_likelihood_without_a_cdf_says_so(self):
+        class Mine(likelihoods._Plain):
+            pass
+
+        with pytest.raises(NotAvailableError, match=r"Mine has no cdf.*Predictive\.sample"):
+            Mine().cdf(*f32(OUT, LOG_NOISE, OUT))
+
+    @pytest.mark.parametrize(("axis", "shape"), [(0, r"\(\)"), (None, r"\(3, 1\)")])
+    def test_log_prob_must_give_one_number_for_each_datum(self, axis, shape):
+        class Mine(bnn.Gaussian):
+            def log_prob(self, outputs, extra, y):
+                return (y - outputs).sum() if axis == 0 else y - outputs
+
+        with pytest.raises(InputError, match=rf"Mine.log_prob gives shape {shape}.*sum\(1\)"):
+            bnn.target(bnn.mlp((3, 1)), Mine(), "fan-in", np.ones((5, 3)), np.ones(5))
+
     def test_categorical(self):
         likelihood = bnn.Categorical()
         out, extra = f32(OUT, LOG_NOISE[:0])

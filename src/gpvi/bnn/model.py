@@ -79,6 +79,8 @@ def target(
             raise InputError(f"X has {len(inputs)} rows and y {len(values)}; they must agree.")
         data = cast(inputs, values)
     extra = likelihood.extra(outputs)
+    _, some_y = data.rows(np.zeros(1, int)) if isinstance(data, Stream) else data
+    _require_terms(likelihood, outputs, len(extra), some_y)
     return Target(
         log_likelihood=LogLikelihood(network, likelihood),
         log_prior=LogPrior(network, likelihood, prior),
@@ -114,6 +116,21 @@ def checked_inputs(X: Any, network: Network) -> np.ndarray:
     inputs = inputs if inputs.dtype.kind not in "biu" else inputs.astype(np.float64)
     require_finite(inputs, "X")
     return inputs
+
+
+def _require_terms(likelihood: Likelihood, outputs: int, extra: int, y: np.ndarray) -> None:
+    """Refuse a likelihood whose `log_prob` gives anything but one number for each datum."""
+    rows, kind = 3, jnp.result_type(float)
+    of_y = kind if np.issubdtype(y.dtype, np.floating) else y.dtype
+    shapes = ((rows, outputs), kind), ((extra,), kind), ((rows, *y.shape[1:]), of_y)
+    found = jax.eval_shape(
+        likelihood.log_prob, *(jax.ShapeDtypeStruct(shape, of) for shape, of in shapes)
+    )
+    if found.shape != (rows,):
+        raise InputError(
+            f"{type(likelihood).__name__}.log_prob gives shape {found.shape} for {rows} data; it must give ({rows},), "
+            "one number for each datum: sum over columns, .sum(1), and not over data."
+        )
 
 
 class LogLikelihood(eqx.Module):

@@ -14,10 +14,13 @@ from gpvi.specs import require_between, require_positive, resolve, spec
 
 @runtime_checkable
 class Prior(Protocol):
-    """p(w) for a given network."""
+    """The contract of every prior, p(w) for a given network: all that a class of your own must have.
+
+    The class must be hashable, as a frozen dataclass of numbers is.
+    """
 
     def log_prob(self, flat: Float[Array, " d"], network: Network) -> Scalar:
-        """log p(w)."""
+        """log p(w), a scalar, of the flat vector of all weights; `network.leaves` says which array lies where."""
         ...
 
 

@@ -237,11 +237,34 @@ class TestNetworks:
                 "int32|int64",
             ),
             (lambda: bnn.mlp((2, 1)).apply(jnp.zeros(5), jnp.ones((1, 2))), "3 weights"),
+            (
+                lambda: bnn.Network.from_functions(lambda: jnp.ones((2, 1)), pair()[1]),  # pyright: ignore
+                r"called as init\(key\): too many positional arguments",
+            ),
+            (
+                lambda: bnn.Network.from_equinox(lambda: Module(KEY)),
+                r"called as the function\(key\)",
+            ),
         ],
     )
     def test_refusals(self, make, message):
         with pytest.raises(InputError, match=message):
             make()
+
+    @pytest.mark.parametrize(
+        ("apply", "said", "advised"),
+        [
+            (lambda p, x: x @ p, "contracting dimensions", True),
+            (lambda p, x: x @ p["w"], "string index", False),
+            (lambda p, x: np.asarray(x) @ p, "on traced array with shape", False),
+            (lambda p, x: (x, p), "gives tuple; it must give one array", False),
+        ],
+    )
+    def test_a_network_that_fails_is_quoted(self, apply, said, advised):
+        network = bnn.Network.from_functions(lambda key: jnp.ones((2, 1)), apply)
+        with pytest.raises(InputError, match=said) as caught:
+            network.outputs(np.ones((5, 3)))
+        assert ("Check the number of features" in str(caught.value)) == advised
 
     def test_batch_norm_is_fine_once_it_holds_no_state_and_dropout_once_off(self):
         module = eqx.nn.Sequential([eqx.nn.Linear(2, 2, key=KEY), eqx.nn.Dropout(0.5)])
@@ -720,7 +743,27 @@ class TestTarget:
             bnn.target(**{**given, **change})
 
 
+class Tensor:
+    """As a tensor of PyTorch with gradients."""
+
+    def __array__(self, *args, **options):
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+
+
+@pytest.mark.parametrize("name", ["X", "y"])
+@pytest.mark.parametrize("likelihood", ["gaussian", "categorical"])
+def test_a_tensor_with_gradients_is_refused(name, likelihood):
+    data = {"X": np.ones((4, 3)), "y": np.ones(4), name: Tensor()}
+    with pytest.raises(InputError, match=rf"{name} is Tensor.*{name}\.detach\(\)\.numpy\(\)"):
+        bnn.target(bnn.mlp((3, 2 - (likelihood == "gaussian"))), likelihood, "fan-in", **data)
+
+
 class TestGenerators:
+    def test_a_target_serves_in_place_of_its_dim(self):
+        target = bnn.target(bnn.mlp((3, 1)), "gaussian", "fan-in", np.ones((4, 3)), np.ones(4))
+        assert bnn.method(target) == bnn.method(target.dim)
+        assert bnn.generator(target, latent=2) == bnn.generator(target.dim, latent=2)
+
     @pytest.mark.parametrize(
         ("head", "form"),
         [

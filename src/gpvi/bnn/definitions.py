@@ -1,11 +1,14 @@
 """What makes a network: how its parameters are drawn, and what it does with them."""
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
+
+from gpvi.errors import InputError
 
 
 @runtime_checkable
@@ -56,3 +59,16 @@ class Functions(OutputsLast):
 
     init: Callable[[PRNGKeyArray], PyTree[Array]]
     apply: Callable[[PyTree[Array], Array], Array]
+
+
+def require_takes(function: Any, name: str, *arguments: str) -> None:
+    """Refuse what cannot be called with these arguments."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except ValueError:  # of a built-in function it may not be known
+        return
+    except TypeError as error:
+        raise InputError(
+            f"{name} is {function!r}, but is called as {name}({', '.join(arguments)}): {error}. Give a function of "
+            "that form."
+        ) from error

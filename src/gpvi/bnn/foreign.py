@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from gpvi.bnn.definitions import OutputsLast
+from gpvi.bnn.definitions import OutputsLast, require_takes
 from gpvi.errors import InputError, NotAvailableError
 
 
@@ -42,6 +42,7 @@ def from_equinox(
     if isinstance(given, eqx.Module):
         module, draw = given, functools.partial(_redrawn, given)
     elif callable(given):
+        require_takes(given, "the function", "key")
         module, draw = given(jax.random.key(0)), given
         if not isinstance(module, eqx.Module):
             raise InputError(
@@ -165,6 +166,7 @@ def from_flax(module: Any, example: Any) -> Linen | NNX:
             f"{type(module).__name__} is already built; pass the function that builds it, such as "
             "`lambda rngs: MyModule(…, rngs=rngs)`, so that fresh weights can be drawn."
         )
+    require_takes(module, "the function", "rngs")
     made = module(nnx.Rngs(0))
     for _, node in nnx.iter_graph(made):
         if isinstance(node, nnx.BatchStat):

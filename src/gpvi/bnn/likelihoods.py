@@ -13,7 +13,7 @@ from jax.scipy import stats
 from jax.scipy.special import gammaincc, xlogy
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Scalar
 
-from gpvi.entries import require_finite
+from gpvi.entries import as_array, as_numbers, require_finite
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.specs import require_positive, resolve, spec
 
@@ -291,7 +291,7 @@ class Categorical(_Plain):
 
     def prepare(self, y: Any, outputs: int) -> np.ndarray:
         """Whole numbers 0…C−1, (n,)."""
-        labels = np.asarray(y)
+        labels = as_array(y, "y")
         if labels.ndim == 2 and labels.shape[1] == 1:
             labels = labels[:, 0]
         if labels.ndim != 1:
@@ -403,10 +403,7 @@ def as_likelihood(value: Any) -> Likelihood:
 
 def _columns(y: Any, columns: int, kind: str) -> np.ndarray:
     """y as finite numbers of shape (n, columns)."""
-    try:
-        values = np.asarray(y, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"y cannot be read as numbers: {error}.") from error
+    values = as_numbers(y, "y").astype(np.float64)
     values = values[:, None] if values.ndim == 1 else values
     if values.ndim != 2 or values.shape[1] != columns:
         raise InputError(

@@ -7,6 +7,7 @@ holds no weights: it is a plain hashable value, the same for every posterior of 
 import dataclasses
 import functools
 import math
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -18,9 +19,11 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 
 from gpvi.bnn import foreign
-from gpvi.bnn.definitions import Definition, Functions, LocalDefinition
+from gpvi.bnn.definitions import Definition, Functions, LocalDefinition, require_takes
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.names import entries, path_name
+
+_FITTING = " Check the number of features (or the sides and channels of images)."
 
 
 class Leaf(NamedTuple):
@@ -90,6 +93,8 @@ class Network:
 
         Arrays of weights are taken to have their outputs on the last axis, as in `x @ w`.
         """
+        require_takes(init, "init", "key")
+        require_takes(apply, "apply", "parameters", "batch")
         return cls.from_definition(Functions(init, apply))
 
     @property
@@ -136,6 +141,10 @@ class Network:
     def apply(self, flat: Float[Array, " d"], x: Real[Array, "b ..."]) -> Float[Array, "b o"]:
         """The outputs for a batch."""
         out = self.definition.apply(self.unravel(flat), x)
+        if not isinstance(out, jax.Array | np.ndarray):
+            raise InputError(
+                f"the network gives {type(out).__name__}; it must give one array, (batch, outputs)."
+            )
         return out[:, None] if out.ndim == 1 else out
 
     def apply_local(
@@ -171,9 +180,10 @@ class Network:
                 raise InputError(
                     f"the network takes whole numbers, and X has dtype {x.dtype}: pass X.astype(int)."
                 ) from error
+            said = f"{error}".rstrip(". \n") or type(error).__name__
+            advice = _FITTING if _is_of_shapes(error) else ""
             raise InputError(
-                f"the network fails on inputs of shape {tuple(x.shape[1:])}: {error}. Check the number of features "
-                "(or the sides and channels of images)."
+                f"the network fails on inputs of shape {tuple(x.shape[1:])}: {said}.{advice}"
             ) from error
         if out.ndim != 2 or out.shape[0] != 2:
             raise InputError(
@@ -185,6 +195,12 @@ class Network:
         """Refuse a vector of the wrong length."""
         if flat.shape != (self.size,):
             raise InputError(f"weights of shape {flat.shape} for a network of {self.size} weights.")
+
+
+def _is_of_shapes(error: Exception) -> bool:
+    """Whether a network failed for the shape of its inputs, by what it says."""
+    traced = isinstance(error, jax.errors.JAXTypeError)
+    return not traced and re.search(r"shape|dimension|size|ax[ei]s|rank", f"{error}") is not None
 
 
 def _outputs(network: Network, shape: tuple[int, ...], dtype: np.dtype) -> jax.ShapeDtypeStruct:

@@ -83,7 +83,7 @@ def target(
     _require_terms(likelihood, outputs, len(extra), some_y)
     return Target(
         log_likelihood=LogLikelihood(network, likelihood),
-        log_prior=LogPrior(network, likelihood, prior),
+        log_prior=LogPrior(network.seeing(inputs), likelihood, prior),
         data=data,
         dim=network.size + len(extra),
         temperature=temperature,

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 
 from gpvi.bnn import foreign
 from gpvi.bnn.definitions import Definition, Functions, LocalDefinition, require_takes
+from gpvi.bnn.entrance import entered
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.names import entries, path_name
 
@@ -48,15 +49,19 @@ class Network:
     ----------
     size: the number of weights.
     leaves: the arrays of weights in the order of the flat vector.
+    first_layers: the layers that inputs enter, where known; else that of the first weights.
     """
 
     definition: Definition
     leaves: tuple[Leaf, ...]
+    first_layers: tuple[str, ...]
 
     @classmethod
     def from_definition(cls, definition: Definition) -> "Network":
         """Lay out the flat vector for what `definition.init` draws."""
-        return cls(definition, _layout(definition, _parameter_shapes(definition)))
+        leaves = _layout(definition, _parameter_shapes(definition))
+        first = next((leaf for leaf in leaves if leaf.kind == "weight"), leaves[0])
+        return cls(definition, leaves, (first.layer,))
 
     @classmethod
     def from_equinox(
@@ -81,7 +86,8 @@ class Network:
 
         Both map batches.
         """
-        return cls.from_definition(foreign.from_flax(module, example))
+        made = cls.from_definition(foreign.from_flax(module, example))
+        return made if example is None else made.seeing(np.asarray(example))
 
     @classmethod
     def from_functions(
@@ -106,11 +112,6 @@ class Network:
     def layers(self) -> tuple[str, ...]:
         """The names of the layers, in order."""
         return tuple(dict.fromkeys(leaf.layer for leaf in self.leaves))
-
-    @property
-    def first_layer(self) -> str:
-        """That of the first weights."""
-        return next((leaf for leaf in self.leaves if leaf.kind == "weight"), self.leaves[0]).layer
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -163,6 +164,16 @@ class Network:
             )
         return self.definition.apply_local(self.unravel(mean), self.unravel(scale), x, key=key)
 
+    def seeing(self, x: Real[Array | np.ndarray, "b ..."]) -> "Network":
+        """The same network, with the layers that inputs like these enter as its `first_layers`."""
+        found = _entered(self.definition, x.shape[1:], self.input_dtype(x))
+        layers = [
+            leaf.layer for i, leaf in enumerate(self.leaves) if i in found if leaf.kind == "weight"
+        ]
+        return (
+            dataclasses.replace(self, first_layers=tuple(dict.fromkeys(layers))) if layers else self
+        )
+
     def input_dtype(self, x: Real[Array | np.ndarray, "b ..."]) -> np.dtype:
         """What x is for the network: floats, or int32 where x is whole and floats will not do, as for token ids."""
         if np.issubdtype(x.dtype, np.integer) and _takes_integers_only(self, x.shape[1:]):
@@ -207,6 +218,20 @@ def _outputs(network: Network, shape: tuple[int, ...], dtype: np.dtype) -> jax.S
     """The outputs for two inputs."""
     flat = jax.ShapeDtypeStruct((network.size,), jnp.result_type(float))
     return jax.eval_shape(network.apply, flat, jax.ShapeDtypeStruct((2, *shape), dtype))
+
+
+@functools.lru_cache(maxsize=64)
+def _entered(definition: Definition, shape: tuple[int, ...], dtype: np.dtype) -> frozenset[int]:
+    """The numbers of the arrays that inputs enter first; none where the network fails on them."""
+    leaves, structure = jax.tree.flatten(_parameter_shapes(definition))
+
+    def apply(arrays: list[Array], x: Array) -> Array:
+        return definition.apply(jax.tree.unflatten(structure, arrays), x)
+
+    try:
+        return entered(apply, leaves, jax.ShapeDtypeStruct((2, *shape), dtype))
+    except Exception:  # whatever a foreign network makes of a wrong shape; `outputs` tells it
+        return frozenset()
 
 
 @functools.lru_cache(maxsize=64)

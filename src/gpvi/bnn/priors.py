@@ -118,7 +118,7 @@ class ScaleMixture:
 
 @spec
 class Sparse:
-    r"""Few units that count: all biases and the first layer, that of the first weight, as `FanIn`; for later weights
+    r"""Few units that count: all biases and `network.first_layers`, those X enters, as `FanIn`; for later weights
 
         w_i ~ share N(0, wide²) + (1 − share) N(0, (narrow·wide)²),    wide = gain / √(share · fan_in),
 
@@ -146,7 +146,7 @@ class Sparse:
         terms = []
         for leaf in network.leaves:
             weights, scale = flat[leaf.start : leaf.stop], dense.scale_of(leaf, network)
-            if leaf.kind == "bias" or leaf.layer == network.first_layer:
+            if leaf.kind == "bias" or leaf.layer in network.first_layers:
                 terms.append(norm.logpdf(weights, scale=scale).sum())
                 continue
             wide = scale / self.share**0.5

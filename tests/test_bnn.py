@@ -200,6 +200,21 @@ class TestNetworks:
         assert by_name["conv1.weight"] == by_name["conv1.bias"] == 5 * 5 * 6
         assert by_name["dense0.weight"] == 400
 
+    def test_the_scales_of_a_norm_are_no_weights_whatever_their_shape(self):
+        norm, dense = eqx.nn.LayerNorm((4, 6)), eqx.nn.Linear(24, 2, key=KEY)
+        network = bnn.Network.from_equinox(
+            eqx.nn.Sequential([norm, eqx.nn.Lambda(jnp.ravel), dense])
+        )
+        kinds = {leaf.name: (leaf.kind, leaf.fan_in) for leaf in network.leaves}
+        assert kinds["layers.0.weight"] == kinds["layers.0.bias"] == ("bias", 1)
+        assert kinds["layers.2.weight"] == ("weight", 24)
+
+    def test_the_scales_of_a_linen_norm_are_no_weights(self):
+        linen = pytest.importorskip("flax.linen")
+        norm = linen.LayerNorm(reduction_axes=(1, 2), feature_axes=(1, 2))
+        (bias, scale) = bnn.Network.from_flax(norm, np.ones((2, 4, 6))).leaves
+        assert scale.shape == (4, 6) and scale.kind == bias.kind == "bias"
+
     def test_built_in_networks_are_values(self):
         assert bnn.mlp((2, 3)) == bnn.mlp((2, 3))
         assert hash(bnn.lenet5()) == hash(bnn.lenet5())

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
 
 from gpvi.errors import InputError
+from gpvi.names import path_name
 
 
 @runtime_checkable
@@ -25,6 +26,10 @@ class Definition(Protocol):
 
     def fan_in(self, path: tuple[Any, ...], shape: tuple[int, ...]) -> int:
         """How many inputs a unit of this array of weights sums; not asked for biases."""
+        ...
+
+    def is_scale(self, path: tuple[Any, ...]) -> bool:
+        """Whether this array scales what a layer has normalised, entry by entry, whatever its shape."""
         ...
 
 
@@ -51,6 +56,10 @@ class OutputsLast:
     def fan_in(self, path: tuple[Any, ...], shape: tuple[int, ...]) -> int:
         """The product of all axes but the last."""
         return math.prod(shape[:-1])
+
+    def is_scale(self, path: tuple[Any, ...]) -> bool:
+        """What is called so, as in Flax."""
+        return bool(path) and path_name(path[-1:]) == "scale"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,8 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from gpvi.bnn.definitions import OutputsLast, require_takes
 from gpvi.errors import InputError, NotAvailableError
 
+NORMS = (eqx.nn.LayerNorm, eqx.nn.GroupNorm, eqx.nn.RMSNorm)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Equinox:
@@ -23,6 +25,8 @@ class Equinox:
     draw: Callable[[PRNGKeyArray], eqx.Module]
     trainable: PyTree[bool]
     static: PyTree
+    norms: frozenset[tuple[Any, ...]]
+    """Where layers that normalise lie."""
 
     def init(self, key: PRNGKeyArray) -> PyTree[Array]:
         return jax.tree.map(jnp.asarray, eqx.filter(self.draw(key), self.trainable))
@@ -33,6 +37,10 @@ class Equinox:
     def fan_in(self, path: tuple[Any, ...], shape: tuple[int, ...]) -> int:
         """Equinox puts outputs on the first axis."""
         return math.prod(shape[1:])
+
+    def is_scale(self, path: tuple[Any, ...]) -> bool:
+        """The arrays of LayerNorm, GroupNorm and RMSNorm."""
+        return path[:-1] in self.norms
 
 
 def from_equinox(
@@ -58,7 +66,13 @@ def from_equinox(
             f"the module {type(module).__name__} has no weights. Arrays of JAX are weights and those of NumPy "
             "constants: pass trainable=eqx.is_inexact_array for both."
         )
-    return Equinox(draw, weights, eqx.filter(module, weights, inverse=True))
+    return Equinox(draw, weights, eqx.filter(module, weights, inverse=True), _norms(module))
+
+
+def _norms(module: eqx.Module) -> frozenset[tuple[Any, ...]]:
+    is_norm = lambda node: isinstance(node, NORMS)  # noqa: E731
+    parts = jax.tree.leaves_with_path(module, is_leaf=is_norm)
+    return frozenset(path for path, part in parts if is_norm(part))
 
 
 def _is_own_weight(leaf: Any) -> bool:

@@ -36,7 +36,7 @@ class Leaf(NamedTuple):
     start: int
     stop: int
     kind: Literal["weight", "bias"]
-    """A bias is a vector, a number or what is called so; anything else is a weight."""
+    """A bias is a vector, a number, what is called so, or the scales of a normalisation; all else are weights."""
     fan_in: int
     """Of a bias, that of the weights beside it; 1 where there are none."""
 
@@ -263,13 +263,13 @@ def _layout(definition: Definition, parameters: PyTree) -> tuple[Leaf, ...]:
             raise InputError(
                 f"the weights {_dotted(path)} have dtype {leaf.dtype}; all parameters must be real floats."
             )
-        if _kind(path, leaf.shape) == "weight":
+        if _kind(definition, path, leaf.shape) == "weight":
             widths[path[:-1]] = definition.fan_in(path, leaf.shape)
             weights[path[:-1]] += 1
     several = {path for path, number in weights.items() if number > 1}
     leaves, start = [], 0
     for path, leaf in flat:
-        kind, shape = _kind(path, leaf.shape), tuple(leaf.shape)
+        kind, shape = _kind(definition, path, leaf.shape), tuple(leaf.shape)
         layer = path if path[:-1] in several else path[:-1]
         fan_in = definition.fan_in(path, shape) if kind == "weight" else widths.get(layer, 1)
         stop = start + math.prod(shape)
@@ -278,9 +278,12 @@ def _layout(definition: Definition, parameters: PyTree) -> tuple[Leaf, ...]:
     return tuple(leaves)
 
 
-def _kind(path: tuple[Any, ...], shape: tuple[int, ...]) -> Literal["weight", "bias"]:
+def _kind(
+    definition: Definition, path: tuple[Any, ...], shape: tuple[int, ...]
+) -> Literal["weight", "bias"]:
     called = _dotted(path[-1:]) if path else ""
-    return "bias" if len(shape) < 2 or called == "bias" else "weight"
+    is_bias = len(shape) < 2 or called == "bias" or definition.is_scale(path)
+    return "bias" if is_bias else "weight"
 
 
 def _dotted(path: tuple[Any, ...]) -> str:

@@ -25,6 +25,7 @@ LAYERS = (
         "model",
         "start",
         "cache",
+        "classes",
         "data",
         "convergence",
         "communication",

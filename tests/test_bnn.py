@@ -45,6 +45,20 @@ class Module(eqx.Module):
         return self.dense(self.norm(jnp.tanh(self.convolution(x)).ravel()))
 
 
+class Recurrent(eqx.Module):
+    dense: eqx.nn.Linear
+    cell: eqx.nn.GRUCell
+
+    def __init__(self, key):
+        first, second = jax.random.split(key)
+        self.dense = eqx.nn.Linear(4, 1, key=first)
+        self.cell = eqx.nn.GRUCell(3, 4, key=second)
+
+    def __call__(self, x):
+        step = lambda state, one: (self.cell(one, state), None)  # noqa: E731
+        return self.dense(jax.lax.scan(step, jnp.zeros(4), x)[0])
+
+
 class WithBatchNorm(eqx.Module):
     norm: eqx.nn.BatchNorm
     dense: eqx.nn.Linear
@@ -117,6 +131,66 @@ class TestNetworks:
             assert np.abs(own).max() <= bound
             assert own.std() == pytest.approx(bound / math.sqrt(3), rel=0.1)
 
+    def test_constants_of_an_equinox_module(self):
+        """Arrays of NumPy are constants, and so is what `trainable` leaves out."""
+
+        class Scaled(eqx.Module):
+            dense: eqx.nn.Linear
+            mean: jax.Array
+            sd: np.ndarray
+
+            def __init__(self, key):
+                self.dense = eqx.nn.Linear(2, 1, key=key)
+                self.mean, self.sd = jnp.full(2, 5.0), np.full(2, 2.0)
+
+            def __call__(self, x):
+                return self.dense((x - self.mean) / self.sd)
+
+        def names(*args):
+            return [leaf.name for leaf in bnn.Network.from_equinox(*args).leaves]
+
+        module = Scaled(KEY)
+        assert names(Scaled) == names(module) == ["dense.weight", "dense.bias", "mean"]
+        assert names(module, eqx.is_inexact_array)[2:] == ["mean", "sd"]
+        mask = eqx.tree_at(lambda m: m.mean, jax.tree.map(lambda _: True, module), False)
+        assert names(Scaled, mask) == ["dense.weight", "dense.bias", "sd"]
+        network = bnn.Network.from_equinox(module, lambda leaf: leaf.ndim > 1)
+        x = jnp.ones((3, 2))
+        np.testing.assert_allclose(network.apply(module.dense.weight[0], x), jax.vmap(module)(x))
+        with pytest.raises(InputError, match="another structure than the module Scaled"):
+            bnn.Network.from_equinox(module, {"dense": True})
+
+    def test_token_ids_stay_whole_and_counts_do_not(self):
+        class Tokens(eqx.Module):
+            embedding: eqx.nn.Embedding
+
+            def __init__(self, key):
+                self.embedding = eqx.nn.Embedding(20, 2, key=key)
+
+            def __call__(self, x):
+                return jax.vmap(self.embedding)(x).mean(0)
+
+        network, ids = bnn.Network.from_equinox(Tokens), np.arange(30).reshape(10, 3) % 20
+        target = bnn.target(network, "gaussian", "fan-in", ids, np.ones((10, 2)))
+        assert target.data[0].dtype == np.int32
+        assert jnp.isfinite(target.log_density(target.initial))
+        own = bnn.Predictive(posterior_of(network, 2), network, "gaussian")
+        assert jnp.isfinite(own.predict(ids.tolist(), key=KEY, draws=3).mean).all()
+        with pytest.raises(InputError, match=r"takes whole numbers.*X.astype\(int\)"):
+            network.outputs(ids / 2)
+        counts = bnn.target(bnn.mlp((3, 1)), "gaussian", "fan-in", ids, np.ones(10))
+        assert counts.data[0].dtype == np.float32
+
+    def test_linen_embeds_token_ids(self):
+        linen = pytest.importorskip("flax.linen")
+        ids = np.arange(6).reshape(2, 3)
+        layers = [linen.Embed(9, 4), lambda embedded: embedded.mean(1), linen.Dense(1)]
+        network = bnn.Network.from_flax(linen.Sequential(layers), ids)
+        assert network.size == 9 * 4 + 5
+        assert network.input_dtype(ids) == np.int32
+        dense = bnn.Network.from_flax(linen.Dense(1), ids)
+        assert dense.input_dtype(ids).kind == "f"
+
     def test_fan_in(self):
         by_name = {leaf.name: leaf.fan_in for leaf in bnn.Network.from_equinox(Module).leaves}
         assert by_name["convolution.weight"] == by_name["convolution.bias"] == 2 * 3 * 3
@@ -125,6 +199,21 @@ class TestNetworks:
         by_name = {leaf.name: leaf.fan_in for leaf in bnn.lenet5().leaves}
         assert by_name["conv1.weight"] == by_name["conv1.bias"] == 5 * 5 * 6
         assert by_name["dense0.weight"] == 400
+
+    def test_the_scales_of_a_norm_are_no_weights_whatever_their_shape(self):
+        norm, dense = eqx.nn.LayerNorm((4, 6)), eqx.nn.Linear(24, 2, key=KEY)
+        network = bnn.Network.from_equinox(
+            eqx.nn.Sequential([norm, eqx.nn.Lambda(jnp.ravel), dense])
+        )
+        kinds = {leaf.name: (leaf.kind, leaf.fan_in) for leaf in network.leaves}
+        assert kinds["layers.0.weight"] == kinds["layers.0.bias"] == ("bias", 1)
+        assert kinds["layers.2.weight"] == ("weight", 24)
+
+    def test_the_scales_of_a_linen_norm_are_no_weights(self):
+        linen = pytest.importorskip("flax.linen")
+        norm = linen.LayerNorm(reduction_axes=(1, 2), feature_axes=(1, 2))
+        (bias, scale) = bnn.Network.from_flax(norm, np.ones((2, 4, 6))).leaves
+        assert scale.shape == (4, 6) and scale.kind == bias.kind == "bias"
 
     def test_built_in_networks_are_values(self):
         assert bnn.mlp((2, 3)) == bnn.mlp((2, 3))
@@ -170,18 +259,41 @@ class TestNetworks:
                 lambda: bnn.Network.from_equinox(eqx.nn.Sequential([eqx.nn.Dropout(0.5)])),
                 "Dropout.*inference_mode",
             ),
-            (lambda: bnn.Network.from_equinox(eqx.nn.Identity()), "no weights"),
+            (lambda: bnn.Network.from_equinox(eqx.nn.Identity()), "no weights.*trainable"),
             (lambda: bnn.Network.from_equinox(lambda key: (1, 2)), "not an Equinox module"),  # pyright: ignore
             (
                 lambda: bnn.Network.from_functions(lambda key: {"i": jnp.arange(3)}, pair()[1]),
                 "int32|int64",
             ),
             (lambda: bnn.mlp((2, 1)).apply(jnp.zeros(5), jnp.ones((1, 2))), "3 weights"),
+            (
+                lambda: bnn.Network.from_functions(lambda: jnp.ones((2, 1)), pair()[1]),  # pyright: ignore
+                r"called as init\(key\): too many positional arguments",
+            ),
+            (
+                lambda: bnn.Network.from_equinox(lambda: Module(KEY)),
+                r"called as the function\(key\)",
+            ),
         ],
     )
     def test_refusals(self, make, message):
         with pytest.raises(InputError, match=message):
             make()
+
+    @pytest.mark.parametrize(
+        ("apply", "said", "advised"),
+        [
+            (lambda p, x: x @ p, "contracting dimensions", True),
+            (lambda p, x: x @ p["w"], "string index", False),
+            (lambda p, x: np.asarray(x) @ p, "on traced array with shape", False),
+            (lambda p, x: (x, p), "gives tuple; it must give one array", False),
+        ],
+    )
+    def test_a_network_that_fails_is_quoted(self, apply, said, advised):
+        network = bnn.Network.from_functions(lambda key: jnp.ones((2, 1)), apply)
+        with pytest.raises(InputError, match=said) as caught:
+            network.outputs(np.ones((5, 3)))
+        assert ("Check the number of features" in str(caught.value)) == advised
 
     def test_batch_norm_is_fine_once_it_holds_no_state_and_dropout_once_off(self):
         module = eqx.nn.Sequential([eqx.nn.Linear(2, 2, key=KEY), eqx.nn.Dropout(0.5)])
@@ -218,6 +330,34 @@ class TestNetworks:
             bnn.Network.from_flax(make(nnx.Rngs(0)))
         with pytest.raises(InputError, match="BatchStat"):
             bnn.Network.from_flax(lambda rngs: nnx.BatchNorm(3, rngs=rngs))
+
+    @pytest.mark.parametrize("active", [False, True])
+    def test_nnx_with_other_variables(self, active):
+        """Constants and the keys of a dropout that is off stay; one that is on is refused."""
+        nnx = pytest.importorskip("flax.nnx")
+
+        class Scaled(nnx.Module):
+            def __init__(self, rngs):
+                self.dense, self.scale = nnx.Linear(3, 2, rngs=rngs), nnx.Variable(jnp.array(3.0))
+                self.dropout = nnx.Dropout(0.5, deterministic=not active, rngs=rngs)
+
+            def __call__(self, x):
+                return self.dropout(self.dense(x)) * self.scale[...]
+
+        if active:
+            with pytest.raises(InputError, match=r"active Dropout.*deterministic=True"):
+                bnn.Network.from_flax(Scaled)
+            return
+        network, x = bnn.Network.from_flax(Scaled), jax.random.normal(KEY, (5, 3))
+        assert network.outputs(x) == 2 and network.size == 8
+        expected = Scaled(nnx.Rngs(KEY))(x)
+        np.testing.assert_allclose(jax.jit(network.apply)(network.init(KEY), x), expected, 1e-6)
+
+    def test_linen_dropout_is_refused_at_once(self):
+        linen = pytest.importorskip("flax.linen")
+        layers = [linen.Dense(4), linen.Dropout(0.5, deterministic=False), linen.Dense(1)]
+        with pytest.raises(InputError, match=r"active Dropout.*deterministic=True"):
+            bnn.Network.from_flax(linen.Sequential(layers), np.ones((2, 3)))
 
 
 class TestConvolution:
@@ -352,6 +492,44 @@ class TestPriors:
         assert float(bnn.Sparse().log_prob(ones, side)) == pytest.approx(expected, rel=1e-5)
         assert abs(bnn.FanIn(2.0, 2.0).log_prob(ones, side) - expected) > 1
 
+    def test_the_first_layer_is_the_one_that_x_enters(self):
+        """By their names the last layer would be the first."""
+        shapes = {"w_in": (3, 5), "out": (5, 1)}
+        init = lambda key: {name: {"w": jnp.ones(shape)} for name, shape in shapes.items()}  # noqa: E731
+
+        def apply(own, x):
+            return jax.nn.relu(x @ own["w_in"]["w"]) @ own["out"]["w"]
+
+        network, x = bnn.Network.from_functions(init, apply), np.ones((4, 3))
+        assert network.first_layers == network.seeing(np.ones((4, 2))).first_layers == ("out",)
+        assert network.seeing(x).first_layers == ("w_in",)
+        target = bnn.target(network, bnn.Gaussian(0.1), "sparse", x, np.zeros(4))
+        at = jnp.zeros(20)
+        known = bnn.Sparse().log_prob(at, network.seeing(x))
+        likelihood = 4 * stats.norm.logpdf(0, scale=0.1)
+        assert target.log_density(at) == pytest.approx(likelihood + float(known), rel=1e-5)
+        assert abs(known - bnn.Sparse().log_prob(at, network)) > 1
+
+    @pytest.mark.parametrize(
+        ("make", "shape", "layers"),
+        [
+            (lambda: bnn.mlp((3, 4, 1)), (3,), ("layers.0",)),
+            (bnn.lenet5, (28, 28, 1), ("conv0",)),
+            (lambda: bnn.Network.from_equinox(Module), (2, 4, 4), ("convolution",)),
+            (lambda: bnn.Network.from_equinox(Recurrent), (5, 3), ("cell.weight_ih",)),
+        ],
+        ids=["mlp", "lenet5", "convolution", "recurrent"],
+    )
+    def test_the_first_layers_of_other_networks(self, make, shape, layers):
+        network = dataclasses.replace(make(), first_layers=())
+        assert network.seeing(np.ones((2, *shape))).first_layers == layers
+
+    def test_all_the_gates_of_a_linen_cell_are_first_layers(self):
+        linen = pytest.importorskip("flax.linen")
+        layers = [linen.RNN(linen.GRUCell(4)), lambda h: h[:, -1], linen.Dense(1)]
+        network = bnn.Network.from_flax(linen.Sequential(layers), np.ones((2, 5, 3)))
+        assert {name.split(".")[-1] for name in network.first_layers} == {"ir", "iz", "in"}
+
     @pytest.mark.parametrize(
         ("make", "message"),
         [
@@ -444,6 +622,35 @@ class TestLikelihoods:
             )
             with pytest.raises(NotAvailableError, match="no closed form"):
                 likelihood.entropy(out)
+
+    def test_what_an_object_of_your_own_lacks_is_named(self):
+        class Mine:
+            discrete = classifies = False
+
+            def log_prob(self, outputs, extra, y):
+                return outputs
+
+        with pytest.raises(InputError, match=r"must have columns, extra, start, .*mixture_entropy"):
+            as_likelihood(Mine())
+        with pytest.raises(InputError, match=r"One of your own must have log_prob\."):
+            as_prior(lambda flat: 0.0)
+        assert isinstance(bnn.Gaussian(), bnn.Likelihood) and isinstance(bnn.FanIn(), bnn.Prior)
+
+    def test_a_likelihood_without_a_cdf_says_so(self):
+        class Mine(likelihoods._Plain):
+            pass
+
+        with pytest.raises(NotAvailableError, match=r"Mine has no cdf.*Predictive\.sample"):
+            Mine().cdf(*f32(OUT, LOG_NOISE, OUT))
+
+    @pytest.mark.parametrize(("axis", "shape"), [(0, r"\(\)"), (None, r"\(3, 1\)")])
+    def test_log_prob_must_give_one_number_for_each_datum(self, axis, shape):
+        class Mine(bnn.Gaussian):
+            def log_prob(self, outputs, extra, y):
+                return (y - outputs).sum() if axis == 0 else y - outputs
+
+        with pytest.raises(InputError, match=rf"Mine.log_prob gives shape {shape}.*sum\(1\)"):
+            bnn.target(bnn.mlp((3, 1)), Mine(), "fan-in", np.ones((5, 3)), np.ones(5))
 
     def test_categorical(self):
         likelihood = bnn.Categorical()
@@ -603,7 +810,27 @@ class TestTarget:
             bnn.target(**{**given, **change})
 
 
+class Tensor:
+    """As a tensor of PyTorch with gradients."""
+
+    def __array__(self, *args, **options):
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+
+
+@pytest.mark.parametrize("name", ["X", "y"])
+@pytest.mark.parametrize("likelihood", ["gaussian", "categorical"])
+def test_a_tensor_with_gradients_is_refused(name, likelihood):
+    data = {"X": np.ones((4, 3)), "y": np.ones(4), name: Tensor()}
+    with pytest.raises(InputError, match=rf"{name} is Tensor.*{name}\.detach\(\)\.numpy\(\)"):
+        bnn.target(bnn.mlp((3, 2 - (likelihood == "gaussian"))), likelihood, "fan-in", **data)
+
+
 class TestGenerators:
+    def test_a_target_serves_in_place_of_its_dim(self):
+        target = bnn.target(bnn.mlp((3, 1)), "gaussian", "fan-in", np.ones((4, 3)), np.ones(4))
+        assert bnn.method(target) == bnn.method(target.dim)
+        assert bnn.generator(target, latent=2) == bnn.generator(target.dim, latent=2)
+
     @pytest.mark.parametrize(
         ("head", "form"),
         [

@@ -252,10 +252,68 @@ def test_bad_input_is_refused(call, told):
 
 def test_shapes_that_would_broadcast_are_refused():
     """A column against a row would be an n × n matrix."""
-    with pytest.raises(InputError, match=r"\(3, 1\) for y of shape \(3,\)"):
+    with pytest.raises(InputError, match=r"\(3, 1\) for y of shape \(3,\).* column of the pred"):
         metrics._require_values((3, 1), jnp.ones(3))
+    with pytest.raises(InputError, match=r"one column of y, with \[..., 0\]"):
+        metrics._require_values((3,), jnp.ones((3, 1)))
     with pytest.raises(InputError, match=r"\(3,\) for labels of shape \(3,\)"):
         metrics._require_labels((3,), jnp.ones(3, int))
+
+
+# Classes as they come in
+
+
+ONE = np.array([[0.9], [0.8], [0.1], [0.7]])
+BOTH = np.concatenate([1 - ONE, ONE], 1)
+
+
+@pytest.mark.parametrize(
+    "metric", [metrics.accuracy, metrics.brier, metrics.calibration_error, metrics.reliability]
+)
+def test_one_column_is_the_probability_of_the_second_of_two_classes(metric):
+    labels = np.array([1, 1, 0, 1])
+    for one, other in zip(
+        jax.tree.leaves(metric(ONE, labels)), jax.tree.leaves(metric(BOTH, labels)), strict=True
+    ):
+        np.testing.assert_allclose(one, other)
+
+
+def test_the_entropy_of_one_column_is_that_of_two_classes():
+    np.testing.assert_allclose(metrics.entropy(ONE), metrics.entropy(BOTH))
+    members = np.stack([ONE, ONE[::-1]]), np.stack([BOTH, BOTH[::-1]])
+    one, other = map(metrics.mutual_information, members)
+    np.testing.assert_allclose(one, other)
+
+
+def test_one_column_of_logits_is_refused():
+    with pytest.raises(InputError, match=r"give both classes.*concatenate"):
+        metrics.categorical_nll(ONE[None], np.array([1, 1, 0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        ([1, 2, 3], r"hold 3 in row 2.* 0 to 2.* labels - 1"),
+        ([-1, 0, 1], r"hold -1 in row 0"),
+        ([0.0, 1.5, 2.0], r"hold 1.5 in row 1; give whole numbers"),
+        ([0.0, np.nan, 2.0], r"hold nan in row 1"),
+        (["a", "b", "c"], r"labels cannot be read as numbers"),
+    ],
+)
+@pytest.mark.parametrize("metric", [metrics.accuracy, metrics.brier, metrics.calibration_error])
+def test_labels_that_are_no_columns_are_refused(metric, labels, told):
+    with pytest.raises(InputError, match=told):
+        metric(np.eye(3), np.array(labels))
+
+
+def test_labels_and_values_may_be_lists_series_and_whole_floats():
+    pandas = pytest.importorskip("pandas")
+    for labels in ([0, 1, 2], [0.0, 1.0, 2.0], pandas.Series([0, 1, 2]), jnp.arange(3)):
+        assert metrics.accuracy(np.eye(3).tolist(), labels) == 1
+        assert metrics.categorical_nll(np.zeros((2, 3, 3)), labels) == pytest.approx(np.log(3))
+    assert metrics.rmse([1, 2], pandas.Series([1.0, 2.0])) == 0
+    with pytest.raises(InputError, match="y cannot be read as numbers"):
+        metrics.rmse([1, 2], ["a", "b"])
 
 
 # The diagram

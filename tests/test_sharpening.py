@@ -39,6 +39,13 @@ def test_a_class_without_probability_keeps_none():
     np.testing.assert_allclose(sharpened(p, 2.0), np.array([[0.9, 0.1, 0.0]]), rtol=1e-5)
 
 
+def test_one_column_is_the_probability_of_the_second_of_two_classes():
+    p, labels = doubtful(30, 2), np.arange(30) % 2
+    np.testing.assert_allclose(sharpened(p[:, 1:], 1.3), sharpened(p, 1.3)[:, 1:], rtol=1e-5)
+    assert sharpness(p[:, 1:], labels) == sharpness(p, labels)
+    assert sharpness(p, labels.astype(float).tolist()) == sharpness(p, labels)
+
+
 def test_a_few_labels_that_are_all_right_do_not_make_it_certain():
     p = np.tile(np.array([0.9, 0.1], np.float32), (20, 1))
     assert 1 < sharpness(p, np.zeros(20, int)) < 3
@@ -62,8 +69,8 @@ def test_it_never_does_worse_on_the_labels_that_chose_it(n, classes, seed):
         (doubtful(3)[0], [0, 1, 2, 3], "shape"),
         (doubtful(2), [0, 4], "0 to 3"),
         (doubtful(2), [0, -1], "0 to 3"),
-        (doubtful(2), [0.0, 1.0], "whole numbers"),
-        (doubtful(2), ["cat", "dog"], "whole numbers"),
+        (doubtful(2), [0.0, 1.5], "whole numbers"),
+        (doubtful(2), ["cat", "dog"], "labels cannot be read as numbers"),
         (-doubtful(2), [0, 1], "negative"),
         (doubtful(2) * np.nan, [0, 1], "finite"),
     ],

@@ -26,6 +26,30 @@ def brief(point: Any) -> str:
     return np.array2string(np.asarray(point), precision=3, threshold=6)
 
 
+def as_array(value: Any, name: str) -> np.ndarray:
+    """An array from whatever holds one: NumPy, JAX, pandas, lists."""
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise InputError(f"{name} cannot be read as an array: {error}.") from error
+    except RuntimeError as error:
+        raise InputError(
+            f"{name} is {type(value).__name__}, which cannot be read as an array: {error} Of a tensor with gradients "
+            f"pass {name}.detach().numpy()."
+        ) from error
+
+
+def as_numbers(value: Any, name: str) -> np.ndarray:
+    """The same, of numbers."""
+    array = as_array(value, name)
+    if array.dtype.kind in "biuf" or jnp.issubdtype(array.dtype, jnp.floating):
+        return array
+    try:
+        return array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} cannot be read as numbers: {error}.") from error
+
+
 def require_finite(array: np.ndarray, name: str, rows: np.ndarray | None = None) -> None:
     """Refuse what is no number, NaN and infinity; `rows` has the original row numbers where `array` is a selection."""
     if array.dtype.kind not in "biuf" and not jnp.issubdtype(array.dtype, jnp.floating):

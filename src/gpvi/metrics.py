@@ -1,14 +1,17 @@
-r"""How good predictions are: pure, compiled functions of arrays, NumPy's or JAX's.
+r"""How good predictions are: pure, compiled functions of arrays, by NumPy, JAX or pandas, or of lists.
 
 `m` counts the members of an ensemble or the draws of a posterior, `n` the data, `c` the classes. The predictive
 distribution is the mixture of its members, so that what needs a probability takes their mean p̄ = (1/m) Σ_j p_j, and
-what needs the members themselves has a leading axis m. A loss is the mean over the data. Whole numbers count as
-floats, and where a prediction or a score is NaN, so is the metric: a model that diverged finds no outliers.
+what needs the members themselves has a leading axis m. Probabilities of one column are P(y = 1), as `Bernoulli`
+predicts them, and labels are 0…c − 1. A loss is the mean over the data. Whole numbers count as floats, and where a
+prediction or a score is NaN, so is the metric: a model that diverged finds no outliers.
 """
 
 import functools
+import inspect
 import math
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +19,8 @@ import numpy as np
 from jax.scipy import special, stats
 from jaxtyping import Array, Float, Int, Real, Scalar
 
+from gpvi.classes import as_labels, both_classes
+from gpvi.entries import as_numbers
 from gpvi.errors import InputError
 from gpvi.specs import require_choice, require_count
 
@@ -23,26 +28,53 @@ BINS = 15
 """M of the paper's calibration error (App. B)."""
 
 
-@jax.jit
+def _metric(*static: str) -> Callable[[Callable], Callable[..., Any]]:
+    """Compile a metric; its arguments, but the static ones, may be whatever holds numbers."""
+
+    def compiled(function: Callable) -> Callable[..., Any]:
+        program, signature = jax.jit(function, static_argnames=static), inspect.signature(function)
+
+        @functools.wraps(function)
+        def called(*args: Any, **options: Any) -> Any:
+            bound = signature.bind(*args, **options)
+            given = bound.arguments
+            for name in given.keys() - {*static, "labels"}:
+                given[name] = _as_array(given[name], name)
+            if "labels" in given:
+                *_, columns = (2, *next(iter(given.values())).shape)
+                given["labels"] = as_labels(given["labels"], max(2, columns))
+            return program(*bound.args, **bound.kwargs)
+
+        return called
+
+    return compiled
+
+
+@_metric()
 def accuracy(probabilities: Real[Array, "n c"], labels: Int[Array, " n"]) -> Scalar:
     """The share of data whose most probable class is their own."""
     _require_labels(probabilities.shape, labels)
-    (probabilities,) = _floats(probabilities)
+    probabilities = _classes(probabilities)
     right = (probabilities.argmax(1) == labels).mean(dtype=probabilities.dtype)
     return _unless_nan(right, probabilities)
 
 
-@jax.jit
+@_metric()
 def categorical_nll(logits: Real[Array, "m n c"], labels: Int[Array, " n"]) -> Scalar:
     """−log (1/m) Σ_j p_j(label); log-probabilities are logits, too."""
     _require_labels(logits.shape[1:], labels)
+    if logits.shape[-1] == 1:
+        raise InputError(
+            f"the logits have shape {logits.shape}; one column could be logits as well as log-probabilities of "
+            "y = 1, so give both classes: jnp.concatenate([0 * f, f], -1) for logits f."
+        )
     (logits,) = _floats(logits)
     each = jax.nn.log_softmax(logits)
     chosen = jnp.take_along_axis(each, labels[None, :, None], axis=2)[..., 0]
     return -_log_mean_exp(chosen).mean()
 
 
-@jax.jit
+@_metric()
 def gaussian_mixture_nll(
     means: Real[Array, "m n"], sds: Real[Array, "#m #n"], y: Real[Array, " n"]
 ) -> Scalar:
@@ -51,16 +83,16 @@ def gaussian_mixture_nll(
     return -_log_mean_exp(stats.norm.logpdf(*_floats(y, means, sds))).mean()
 
 
-@jax.jit
+@_metric()
 def brier(probabilities: Real[Array, "n c"], labels: Int[Array, " n"]) -> Scalar:
     """Σ_k (p_k − 1[k = label])², between 0 and 2 (Brier 1950)."""
     _require_labels(probabilities.shape, labels)
-    (probabilities,) = _floats(probabilities)
+    probabilities = _classes(probabilities)
     truth = jax.nn.one_hot(labels, probabilities.shape[1], dtype=probabilities.dtype)
     return ((probabilities - truth) ** 2).sum(1).mean()
 
 
-@jax.jit
+@_metric()
 def rmse(mean: Real[Array, " n"], y: Real[Array, " n"]) -> Scalar:
     """√ mean (μ − y)²."""
     _require_values(mean.shape, y)
@@ -68,7 +100,7 @@ def rmse(mean: Real[Array, " n"], y: Real[Array, " n"]) -> Scalar:
     return jnp.sqrt(((mean - y) ** 2).mean())
 
 
-@jax.jit
+@_metric()
 def crps_ensemble(draws: Real[Array, "m n"], y: Real[Array, " n"]) -> Scalar:
     """The continuous ranked probability score of the empirical distribution: E|x − y| − ½ E|x − x′|.
 
@@ -83,7 +115,7 @@ def crps_ensemble(draws: Real[Array, "m n"], y: Real[Array, " n"]) -> Scalar:
     return (jnp.abs(draws - y).mean(0) - spread).mean()
 
 
-@jax.jit
+@_metric()
 def crps_gaussian(mean: Real[Array, " n"], sd: Real[Array, " #n"], y: Real[Array, " n"]) -> Scalar:
     """The same score of N(μ, σ²): σ (w (2Φ(w) − 1) + 2φ(w) − 1/√π), w = (y − μ)/σ."""
     _require_values(mean.shape, y)
@@ -93,7 +125,7 @@ def crps_gaussian(mean: Real[Array, " n"], sd: Real[Array, " #n"], y: Real[Array
     return (sd * scaled).mean()
 
 
-@jax.jit
+@_metric()
 def interval_coverage(
     lower: Real[Array, " n"], upper: Real[Array, " n"], y: Real[Array, " n"]
 ) -> Scalar:
@@ -104,26 +136,26 @@ def interval_coverage(
     return _unless_nan(((lower <= y) & (y <= upper)).mean(dtype=y.dtype), lower, upper, y)
 
 
-@jax.jit
+@_metric()
 def entropy(probabilities: Real[Array, "*n c"]) -> Float[Array, "*n"]:
     """−Σ_k p_k log p_k of each row, in nats."""
-    return special.entr(*_floats(probabilities)).sum(-1)
+    return special.entr(_classes(probabilities)).sum(-1)
 
 
-@jax.jit
+@_metric()
 def predictive_entropy(probabilities: Real[Array, "m n c"]) -> Float[Array, " n"]:
     """H[p̄]: all the uncertainty of a class."""
     (probabilities,) = _floats(probabilities)
     return entropy(probabilities.mean(0))
 
 
-@jax.jit
+@_metric()
 def mutual_information(probabilities: Real[Array, "m n c"]) -> Float[Array, " n"]:
     """H[p̄] − (1/m) Σ_j H[p_j] ≥ 0: the part that comes of the members' disagreement (Houlsby et al. 2011)."""
     return jnp.maximum(predictive_entropy(probabilities) - entropy(probabilities).mean(0), 0.0)
 
 
-@jax.jit
+@_metric()
 def auroc(inliers: Real[Array, " n"], outliers: Real[Array, " o"]) -> Scalar:
     """P(score of an outlier > that of an inlier) + ½ P(they are equal), from the scores of both."""
     _require_scores(inliers, outliers)
@@ -132,7 +164,7 @@ def auroc(inliers: Real[Array, " n"], outliers: Real[Array, " o"]) -> Scalar:
     return _unless_nan(((below + at_most) / (2 * len(inliers))).mean(), inliers, outliers)
 
 
-@jax.jit
+@_metric()
 def aupr(inliers: Real[Array, " n"], outliers: Real[Array, " o"]) -> Scalar:
     """Average precision of finding the outliers.
 
@@ -146,7 +178,7 @@ def aupr(inliers: Real[Array, " n"], outliers: Real[Array, " o"]) -> Scalar:
     return _unless_nan((true / (true + false)).mean(), inliers, outliers)
 
 
-@functools.partial(jax.jit, static_argnames="recall")
+@_metric("recall")
 def false_positive_rate(
     inliers: Real[Array, " n"], outliers: Real[Array, " o"], recall: float = 0.95
 ) -> Scalar:
@@ -181,7 +213,7 @@ class Reliability(NamedTuple):
         return jnp.where(self.share > 0, self.share * gaps, 0.0).sum()
 
 
-@functools.partial(jax.jit, static_argnames=("bins", "equal"))
+@_metric("bins", "equal")
 def reliability(
     probabilities: Real[Array, "n c"],
     labels: Int[Array, " n"],
@@ -196,7 +228,7 @@ def reliability(
     _require_labels(probabilities.shape, labels)
     require_count("bins", bins, f"The paper uses {BINS}.")
     require_choice(equal, ("mass", "width"), "equal")
-    (probabilities,) = _floats(probabilities)
+    probabilities = _classes(probabilities)
     n = len(labels)
     order = jnp.argsort(probabilities.max(1))
     confidence = probabilities.max(1)[order]
@@ -212,7 +244,7 @@ def reliability(
     return Reliability(_means(confidence, bin_of, bins), _means(right, bin_of, bins), share)
 
 
-@functools.partial(jax.jit, static_argnames=("bins", "equal"))
+@_metric("bins", "equal")
 def calibration_error(
     probabilities: Real[Array, "n c"],
     labels: Int[Array, " n"],
@@ -221,6 +253,15 @@ def calibration_error(
 ) -> Scalar:
     """ECE = Σ_b share_b |accuracy_b − confidence_b|, see `reliability`."""
     return reliability(probabilities, labels, bins=bins, equal=equal).error
+
+
+def _as_array(value: Any, name: str) -> Array:
+    return value if isinstance(value, jax.Array) else jnp.asarray(as_numbers(value, name))
+
+
+def _classes(probabilities: Real[Array, "*n c"]) -> Float[Array, "*n k"]:
+    """As floats, of at least two classes."""
+    return both_classes(*_floats(probabilities))
 
 
 def _floats(*arrays: Array) -> list[Array]:
@@ -258,9 +299,11 @@ def _counts(
 def _require_values(shape: tuple[int, ...], y: Array) -> None:
     """Refuse shapes that would broadcast into something else than one y to each prediction."""
     if y.ndim != 1 or shape != y.shape or y.size == 0:
+        sides = {"the predictions": shape, "y": y.shape}
+        long = [side for side, own in sides.items() if len(own) > 1]
+        remedy = f" Take one column of {' and of '.join(long)}, with [..., 0]." if long else ""
         raise InputError(
-            f"the predictions have shape {shape} for y of shape {y.shape}; both must be (n,) with n ≥ 1: "
-            "remove axes of length one with y.ravel()."
+            f"the predictions have shape {shape} for y of shape {y.shape}; both must be (n,) with n ≥ 1.{remedy}"
         )
 
 
@@ -268,7 +311,8 @@ def _require_labels(shape: tuple[int, ...], labels: Array) -> None:
     if labels.ndim != 1 or len(shape) != 2 or shape[0] != len(labels) or labels.size == 0:
         raise InputError(
             f"the predictions have shape {shape} for labels of shape {labels.shape}; they must be (n, classes) and "
-            "(n,), n ≥ 1, with labels 0, 1, … as columns of the predictions."
+            "(n,), n ≥ 1, with labels 0, 1, … as columns of the predictions. Of one-hot rows take labels.argmax(1); "
+            "probabilities p of y = 1 alone are p[:, None]."
         )
 
 

@@ -61,10 +61,20 @@ def resolve(
             [*(["a number"] if float in get_args(of) else []), *map(repr, shorthands)]
         )
         example = type(next(iter(shorthands.values()))()).__name__
+        missing = [] if isinstance(value, type) else _missing(value, of)
+        lacks = f" One of your own must have {', '.join(missing)}." if missing else ""
         raise InputError(
-            f"{kind} is {value!r}; pass {names}, or an object such as {example}() with options of its own."
+            f"{kind} is {value!r}; pass {names}, or an object such as {example}() with options of its own.{lacks}"
         )
     return value
+
+
+def _missing(value: Any, of: type | UnionType) -> list[str]:
+    """What the value lacks of a protocol."""
+    if not getattr(of, "_is_protocol", False):
+        return []
+    names = (*getattr(of, "__annotations__", ()), *vars(of))
+    return [name for name in names if not name.startswith("_") and not hasattr(value, name)]
 
 
 def require_instance(name: str, value: Any, of: type | UnionType) -> None:

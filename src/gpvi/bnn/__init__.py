@@ -12,6 +12,7 @@ from gpvi.bnn.likelihoods import Flat as Flat
 from gpvi.bnn.likelihoods import Gaussian as Gaussian
 from gpvi.bnn.likelihoods import HalfCauchy as HalfCauchy
 from gpvi.bnn.likelihoods import Heteroscedastic as Heteroscedastic
+from gpvi.bnn.likelihoods import Likelihood as Likelihood
 from gpvi.bnn.likelihoods import LogNormal as LogNormal
 from gpvi.bnn.likelihoods import Poisson as Poisson
 from gpvi.bnn.model import target as target
@@ -20,6 +21,7 @@ from gpvi.bnn.predictive import Prediction as Prediction
 from gpvi.bnn.predictive import Predictive as Predictive
 from gpvi.bnn.priors import FanIn as FanIn
 from gpvi.bnn.priors import PerLayer as PerLayer
+from gpvi.bnn.priors import Prior as Prior
 from gpvi.bnn.priors import ScaleMixture as ScaleMixture
 from gpvi.bnn.priors import Sparse as Sparse
 from gpvi.bnn.priors import StandardNormal as StandardNormal

@@ -1,11 +1,15 @@
 """What makes a network: how its parameters are drawn, and what it does with them."""
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Real
+
+from gpvi.errors import InputError
+from gpvi.names import path_name
 
 
 @runtime_checkable
@@ -16,12 +20,16 @@ class Definition(Protocol):
         """Fresh parameters."""
         ...
 
-    def apply(self, parameters: PyTree[Array], x: Float[Array, "b ..."], /) -> Float[Array, "b o"]:
+    def apply(self, parameters: PyTree[Array], x: Real[Array, "b ..."], /) -> Float[Array, "b o"]:
         """The outputs for a batch."""
         ...
 
     def fan_in(self, path: tuple[Any, ...], shape: tuple[int, ...]) -> int:
         """How many inputs a unit of this array of weights sums; not asked for biases."""
+        ...
+
+    def is_scale(self, path: tuple[Any, ...]) -> bool:
+        """Whether this array scales what a layer has normalised, entry by entry, whatever its shape."""
         ...
 
 
@@ -33,7 +41,7 @@ class LocalDefinition(Definition, Protocol):
         self,
         mean: PyTree[Array],
         scale: PyTree[Array],
-        x: Float[Array, "b ..."],
+        x: Real[Array, "b ..."],
         /,
         *,
         key: PRNGKeyArray,
@@ -49,6 +57,10 @@ class OutputsLast:
         """The product of all axes but the last."""
         return math.prod(shape[:-1])
 
+    def is_scale(self, path: tuple[Any, ...]) -> bool:
+        """What is called so, as in Flax."""
+        return bool(path) and path_name(path[-1:]) == "scale"
+
 
 @dataclasses.dataclass(frozen=True)
 class Functions(OutputsLast):
@@ -56,3 +68,16 @@ class Functions(OutputsLast):
 
     init: Callable[[PRNGKeyArray], PyTree[Array]]
     apply: Callable[[PyTree[Array], Array], Array]
+
+
+def require_takes(function: Any, name: str, *arguments: str) -> None:
+    """Refuse what cannot be called with these arguments."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except ValueError:  # of a built-in function it may not be known
+        return
+    except TypeError as error:
+        raise InputError(
+            f"{name} is {function!r}, but is called as {name}({', '.join(arguments)}): {error}. Give a function of "
+            "that form."
+        ) from error

@@ -12,19 +12,24 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from gpvi.bnn.definitions import OutputsLast
+from gpvi.bnn.definitions import OutputsLast, require_takes
 from gpvi.errors import InputError, NotAvailableError
+
+NORMS = (eqx.nn.LayerNorm, eqx.nn.GroupNorm, eqx.nn.RMSNorm)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Equinox:
-    """A module's inexact arrays are the parameters; the rest of it stays."""
+    """Some arrays of a module are the parameters, by a tree of booleans; the rest of it stays."""
 
     draw: Callable[[PRNGKeyArray], eqx.Module]
+    trainable: PyTree[bool]
     static: PyTree
+    norms: frozenset[tuple[Any, ...]]
+    """Where layers that normalise lie."""
 
     def init(self, key: PRNGKeyArray) -> PyTree[Array]:
-        return eqx.filter(self.draw(key), eqx.is_inexact_array)
+        return jax.tree.map(jnp.asarray, eqx.filter(self.draw(key), self.trainable))
 
     def apply(self, parameters: PyTree[Array], x: Array) -> Array:
         return jax.vmap(eqx.combine(parameters, self.static))(x)
@@ -33,12 +38,19 @@ class Equinox:
         """Equinox puts outputs on the first axis."""
         return math.prod(shape[1:])
 
+    def is_scale(self, path: tuple[Any, ...]) -> bool:
+        """The arrays of LayerNorm, GroupNorm and RMSNorm."""
+        return path[:-1] in self.norms
 
-def from_equinox(given: eqx.Module | Callable[..., eqx.Module]) -> Equinox:
+
+def from_equinox(
+    given: eqx.Module | Callable[..., eqx.Module], trainable: PyTree | None = None
+) -> Equinox:
     """The definition of a module that maps one example, or of those that a function key → module gives."""
     if isinstance(given, eqx.Module):
         module, draw = given, functools.partial(_redrawn, given)
     elif callable(given):
+        require_takes(given, "the function", "key")
         module, draw = given(jax.random.key(0)), given
         if not isinstance(module, eqx.Module):
             raise InputError(
@@ -48,9 +60,39 @@ def from_equinox(given: eqx.Module | Callable[..., eqx.Module]) -> Equinox:
     else:
         raise InputError(f"{given!r} is neither an Equinox module nor a function key → module.")
     _refuse_stateful(module)
-    if not any(eqx.is_inexact_array(leaf) for leaf in jax.tree.leaves(module)):
-        raise InputError(f"the module {type(module).__name__} has no weights.")
-    return Equinox(draw, eqx.filter(module, eqx.is_inexact_array, inverse=True))
+    weights = _weights(module, _is_own_weight if trainable is None else trainable)
+    if not any(jax.tree.leaves(weights)):
+        raise InputError(
+            f"the module {type(module).__name__} has no weights. Arrays of JAX are weights and those of NumPy "
+            "constants: pass trainable=eqx.is_inexact_array for both."
+        )
+    return Equinox(draw, weights, eqx.filter(module, weights, inverse=True), _norms(module))
+
+
+def _norms(module: eqx.Module) -> frozenset[tuple[Any, ...]]:
+    is_norm = lambda node: isinstance(node, NORMS)  # noqa: E731
+    parts = jax.tree.leaves_with_path(module, is_leaf=is_norm)
+    return frozenset(path for path, part in parts if is_norm(part))
+
+
+def _is_own_weight(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and eqx.is_inexact_array(leaf)
+
+
+def _weights(module: eqx.Module, trainable: PyTree) -> PyTree[bool]:
+    """For each leaf of the module whether it is an array of floats that the filter chooses."""
+
+    def chosen(choice: Any, part: PyTree) -> PyTree[bool]:
+        own = choice if callable(choice) else lambda _: bool(choice)
+        return jax.tree.map(lambda leaf: eqx.is_inexact_array(leaf) and bool(own(leaf)), part)
+
+    try:
+        return jax.tree.map(chosen, trainable, module)
+    except ValueError as error:
+        raise InputError(
+            f"trainable has another structure than the module {type(module).__name__}: {error}. Give a function of an "
+            "array, or make the tree from the module, jax.tree.map(lambda _: True, module)."
+        ) from error
 
 
 def _refuse_stateful(module: eqx.Module) -> None:
@@ -58,10 +100,7 @@ def _refuse_stateful(module: eqx.Module) -> None:
     kinds = (*stateful, eqx.nn.Dropout)
     for part in jax.tree.leaves(module, is_leaf=lambda node: isinstance(node, kinds)):
         if isinstance(part, eqx.nn.Dropout) and part.p > 0 and not part.inference:
-            raise InputError(
-                "the module has an active Dropout layer, so its outputs are not a function of its weights. "
-                "Pass eqx.nn.inference_mode(module), or leave dropout out: the posterior takes its place."
-            )
+            raise _random("pass eqx.nn.inference_mode(module)")
         if isinstance(part, stateful):
             raise _stateful(type(part).__name__)
 
@@ -106,24 +145,24 @@ class Linen(OutputsLast):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NNX(OutputsLast):
-    """A function that makes an NNX module, and all of that module but its parameters."""
+    """A function that makes an NNX module, and that module in parts: its graph, its parameters, all else it holds."""
 
     make: Callable[..., Any]
     graph: Any
+    parameters: Any
+    rest: Any
 
     def init(self, key: PRNGKeyArray) -> PyTree[Array]:
         from flax import nnx  # pyright: ignore[reportMissingImports]
 
-        _, parameters, *_ = nnx.split(self.make(nnx.Rngs(key)), nnx.Param, ...)
-        return nnx.to_pure_dict(parameters)
+        return nnx.to_pure_dict(nnx.state(self.make(nnx.Rngs(key)), nnx.Param))
 
     def apply(self, parameters: PyTree[Array], x: Array) -> Array:
         from flax import nnx  # pyright: ignore[reportMissingImports]
 
-        state = nnx.eval_shape(lambda: self.make(nnx.Rngs(0)))
-        _, abstract, *rest = nnx.split(state, nnx.Param, ...)
-        nnx.replace_by_pure_dict(abstract, parameters)
-        return nnx.merge(self.graph, abstract, *rest)(x)
+        own = jax.tree.map(lambda leaf: leaf, self.parameters)
+        nnx.replace_by_pure_dict(own, parameters)
+        return nnx.merge(self.graph, own, self.rest)(x)
 
 
 def from_flax(module: Any, example: Any) -> Linen | NNX:
@@ -135,25 +174,56 @@ def from_flax(module: Any, example: Any) -> Linen | NNX:
             "Network.from_flax needs Flax: install gpvi[flax], or pass plain functions to Network.from_functions."
         ) from error
     if isinstance(module, linen.Module):
-        if example is None:
-            raise InputError(
-                "a Linen module learns its shapes from data: pass example=, a batch of inputs."
-            )
-        shape = jax.ShapeDtypeStruct(np.shape(example), jnp.result_type(float))
-        collections = jax.eval_shape(module.init, jax.random.key(0), shape)
-        if stateful := sorted(set(collections) - {"params"}):
-            raise _stateful(", ".join(stateful))
-        return Linen(module, shape)
+        return _from_linen(module, example)
     if isinstance(module, nnx.Module) or not callable(module):
         raise InputError(
             f"{type(module).__name__} is already built; pass the function that builds it, such as "
             "`lambda rngs: MyModule(…, rngs=rngs)`, so that fresh weights can be drawn."
         )
+    require_takes(module, "the function", "rngs")
     made = module(nnx.Rngs(0))
-    graph, *_ = nnx.split(made, nnx.Param, ...)
-    if any(isinstance(node, nnx.BatchStat) for _, node in nnx.iter_graph(made)):
-        raise _stateful("BatchStat")
-    return NNX(module, graph)
+    for _, node in nnx.iter_graph(made):
+        if isinstance(node, nnx.BatchStat):
+            raise _stateful("BatchStat")
+        if isinstance(node, nnx.Dropout) and node.rate > 0 and not node.deterministic:
+            raise _random("build it with nnx.Dropout(…, deterministic=True)")
+    return NNX(module, *nnx.split(made, nnx.Param, ...))
+
+
+def _from_linen(module: Any, example: Any) -> Linen:
+    from flax.errors import InvalidRngError  # pyright: ignore[reportMissingImports]
+
+    if example is None:
+        raise InputError(
+            "a Linen module learns its shapes from data: pass example=, a batch of inputs."
+        )
+    shape, collections = _linen_shapes(module, np.asarray(example))
+    if stateful := sorted(set(collections) - {"params"}):
+        raise _stateful(", ".join(stateful))
+    try:
+        jax.eval_shape(module.apply, collections, shape)
+    except InvalidRngError as error:
+        raise _random("build it with Dropout(…, deterministic=True)") from error
+    return Linen(module, shape)
+
+
+def _linen_shapes(module: Any, example: np.ndarray) -> tuple[jax.ShapeDtypeStruct, Any]:
+    """Those of the input and of all that the module holds; floats, or int32 where only that will do."""
+    shape = jax.ShapeDtypeStruct(example.shape, jnp.result_type(float))
+    try:
+        return shape, jax.eval_shape(module.init, jax.random.key(0), shape)
+    except Exception:
+        if not np.issubdtype(example.dtype, np.integer):
+            raise
+    shape = jax.ShapeDtypeStruct(example.shape, jnp.int32)
+    return shape, jax.eval_shape(module.init, jax.random.key(0), shape)
+
+
+def _random(remedy: str) -> InputError:
+    return InputError(
+        "the module has an active Dropout layer, or draws noise of its own, so its outputs are not a function of its "
+        f"weights. For dropout {remedy}, or leave it out: the posterior takes its place."
+    )
 
 
 def _stateful(what: str) -> InputError:

@@ -19,6 +19,7 @@ from typing import Literal
 from gpvi.generators import AffineFlow, SplineFlow, Triangular
 from gpvi.methods import GPVI
 from gpvi.specs import require_choice, require_count
+from gpvi.target import Target
 
 LARGE = 20_000
 """Weights from which the last layer of g is factorised, and σ no longer depends on z_head."""
@@ -29,7 +30,7 @@ GAIN = 0.05
 
 
 def generator(
-    dim: int,
+    dim: int | Target,
     *,
     latent: int | None = None,
     head: Literal["affine", "spline"] = "affine",
@@ -39,7 +40,7 @@ def generator(
     scale: float | None = None,
     scale_form: Literal["constant", "conditional"] | None = None,
 ) -> Triangular:
-    """A generator for a network of `dim` weights (and coordinates of the likelihood).
+    """A generator for a network of `dim` weights (and coordinates of the likelihood), or for a target of them.
 
     Parameters
     ----------
@@ -50,7 +51,7 @@ def generator(
     scale: σ at the start; 0.05, and 0.01 for large networks, whose layers sum more terms.
     scale_form: "conditional", σ(z_head), below 20,000 weights, and "constant" above.
     """
-    require_count("dim", dim, "Give the number of coordinates of the target.")
+    dim = _dim(dim)
     require_choice(head, ("affine", "spline"), "head")
     large = dim >= LARGE
     scale = (0.01 if large else 0.05) if scale is None else scale
@@ -67,7 +68,7 @@ def generator(
 
 
 def method(
-    dim: int,
+    dim: int | Target,
     *,
     gradient: Literal["pathwise", "functional", "l2"] = "pathwise",
     particles: int | None = None,
@@ -76,9 +77,9 @@ def method(
 ) -> GPVI:
     """GPVI as it serves for a network of `dim` weights: `generator(dim)`, and fewer draws in each step as d grows.
 
-    100 networks up to 20,000 weights, then 2·10⁶/d of them, but at least 4.
+    100 networks up to 20,000 weights, then 2·10⁶/d of them, but at least 4. A target serves in place of its dim.
     """
-    require_count("dim", dim, "Give the number of coordinates of the target.")
+    dim = _dim(dim)
     large = dim >= LARGE
     made = generator(dim, head=head)
     if gradient == "functional":
@@ -109,3 +110,12 @@ def small(dim: int, draws: int = DRAWS) -> GPVI:
         scale_form="constant",
     )
     return GPVI(generator=few, particles=draws, learning_rate=1e-2)
+
+
+def _dim(given: int | Target) -> int:
+    if isinstance(given, Target):
+        return given.dim
+    require_count(
+        "dim", given, "Give the number of coordinates of the target, or the target itself."
+    )
+    return given

@@ -13,7 +13,7 @@ from jax.scipy import stats
 from jax.scipy.special import gammaincc, xlogy
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Scalar
 
-from gpvi.entries import require_finite
+from gpvi.entries import as_array, as_numbers, require_finite
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.specs import require_positive, resolve, spec
 
@@ -23,55 +23,61 @@ Extra = Float[Array, " e"]
 
 @runtime_checkable
 class Likelihood(Protocol):
-    """The contract of every likelihood."""
+    """The contract of every likelihood: all that a class of your own must have.
+
+    The class must be hashable, as a frozen dataclass of numbers is; it is least work to inherit from one that is
+    there, `bnn.Gaussian` say, and to replace what differs. Methods that compute take arrays of JAX, are traced, and
+    see all columns of b data and one network at a time: `outputs`, (b, o), and `extra`, (e,), the likelihood's own
+    coordinates, as many as it has names.
+    """
 
     discrete: ClassVar[bool]
-    """Whether y takes whole values only."""
+    """Whether y takes whole values only; quantiles are then whole."""
     classifies: ClassVar[bool]
-    """Whether y is a class, so that its entropy is known."""
+    """Whether y is a class: predictions then have an entropy, by the last two methods, and no quantiles."""
 
     def columns(self, outputs: int) -> int:
-        """m, for this many outputs of the network."""
+        """m, the columns of y for o outputs of the network."""
         ...
 
     def extra(self, outputs: int) -> tuple[str, ...]:
-        """The names of the coordinates that are not weights."""
+        """The names of the e coordinates that are not weights, () where there are none."""
         ...
 
     def start(self, outputs: int) -> Extra:
-        """Where those coordinates start."""
+        """Where those coordinates start, (e,)."""
         ...
 
     def log_prior(self, extra: Extra) -> Scalar:
-        """Their prior."""
+        """Their log-density, a scalar; 0 where there are none."""
         ...
 
     def prepare(self, y: Any, outputs: int) -> np.ndarray:
-        """y as `log_prob` takes it, checked."""
+        """y as the user gave it, checked, and as an array with n rows that `log_prob` takes; (n, m) as a rule."""
         ...
 
     def log_prob(self, outputs: Outputs, extra: Extra, y: Array) -> Float[Array, " b"]:
-        """log p(y | outputs) of each datum."""
+        """log p(y | outputs) of each datum, (b,): summed over columns, not over data; y is b rows of `prepare`."""
         ...
 
     def moments(self, outputs: Outputs, extra: Extra) -> tuple[Array, Array]:
-        """Mean and variance of y; of its indicators for classes."""
+        """Mean and variance of y, (b, m) each; of the indicators for classes, (b, C)."""
         ...
 
     def sample(self, outputs: Outputs, extra: Extra, *, key: PRNGKeyArray) -> Array:
-        """One y for each datum."""
+        """One y for each datum, (b, m), or labels, (b,)."""
         ...
 
     def cdf(self, outputs: Outputs, extra: Extra, y: Array) -> Array:
-        """P(Y ≤ y), column by column."""
+        """P(Y ≤ y), column by column, for quantiles: y, (…, b, m), has further axes in front, and so has the result."""
         ...
 
     def entropy(self, outputs: Outputs) -> Float[Array, " b"]:
-        """The entropy of y given these outputs."""
+        """The entropy of y given these outputs, (b,); asked where `classifies`."""
         ...
 
     def mixture_entropy(self, mean: Array) -> Float[Array, " b"]:
-        """The entropy of y whose mean is averaged over networks."""
+        """The entropy of y whose mean, as of `moments`, is averaged over networks, (b,); asked where `classifies`."""
         ...
 
 
@@ -103,9 +109,15 @@ class _Plain:
 
     def cdf(self, outputs: Outputs, extra: Extra, y: Array) -> Array:
         """P(Y ≤ y)."""
+        name = type(self).__name__
+        if self.classifies:
+            raise NotAvailableError(
+                f"{name} is over classes, which have no order, so there are no quantiles or intervals. Use the "
+                "probabilities, Predictive.predict(…).mean."
+            )
         raise NotAvailableError(
-            f"{type(self).__name__} is over classes, which have no order, so there are no quantiles or intervals. "
-            "Use the probabilities, Predictive.predict(…).mean."
+            f"{name} has no cdf, so there are no quantiles or intervals. Give it one, cdf(outputs, extra, y) → "
+            "P(Y ≤ y), or take quantiles of Predictive.sample(…)."
         )
 
     def entropy(self, outputs: Outputs) -> Float[Array, " b"]:
@@ -279,7 +291,7 @@ class Categorical(_Plain):
 
     def prepare(self, y: Any, outputs: int) -> np.ndarray:
         """Whole numbers 0…C−1, (n,)."""
-        labels = np.asarray(y)
+        labels = as_array(y, "y")
         if labels.ndim == 2 and labels.shape[1] == 1:
             labels = labels[:, 0]
         if labels.ndim != 1:
@@ -391,10 +403,7 @@ def as_likelihood(value: Any) -> Likelihood:
 
 def _columns(y: Any, columns: int, kind: str) -> np.ndarray:
     """y as finite numbers of shape (n, columns)."""
-    try:
-        values = np.asarray(y, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"y cannot be read as numbers: {error}.") from error
+    values = as_numbers(y, "y").astype(np.float64)
     values = values[:, None] if values.ndim == 1 else values
     if values.ndim != 2 or values.shape[1] != columns:
         raise InputError(

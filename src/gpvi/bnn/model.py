@@ -18,7 +18,7 @@ from gpvi.bnn.generators import LARGE, small
 from gpvi.bnn.likelihoods import Likelihood, as_likelihood
 from gpvi.bnn.networks import Network
 from gpvi.bnn.priors import Prior, as_prior
-from gpvi.entries import held_as, require_finite
+from gpvi.entries import as_numbers, held_as, require_finite
 from gpvi.errors import InputError
 from gpvi.methods.base import Suggestion
 from gpvi.stream import Stream
@@ -46,6 +46,7 @@ def target(
     likelihood: of y given the outputs: "gaussian", "categorical", … or an object such as `Gaussian(noise=0.1)`.
     prior: of the weights: "normal", "fan-in", "sparse", "mixture" or an object.
     X, y: the data; their first axes have one length N. X, or both, may be a `gpvi.Stream` of rows that stay on disk.
+        X reaches the network as floats; as int32 where it is whole and the network takes nothing else (token ids).
     temperature: T; 1 is the posterior, less a cold one.
     dtype: float32 or float64; follows JAX's x64 setting by default.
 
@@ -55,7 +56,7 @@ def target(
     require_network(network)
     likelihood, prior = as_likelihood(likelihood), as_prior(prior)
     kind = np.dtype(jnp.result_type(float) if dtype is None else dtype)
-    inputs = checked_inputs(X.rows(np.zeros(1, int)) if isinstance(X, Stream) else X)
+    inputs = checked_inputs(X.rows(np.zeros(1, int)) if isinstance(X, Stream) else X, network)
     outputs = network.outputs(inputs)
 
     def cast(*both: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -67,7 +68,9 @@ def target(
     if isinstance(X, Stream):
         data = X.beside(
             y if isinstance(y, Stream) else likelihood.prepare(y, outputs),
-            lambda pair: cast(checked_inputs(pair[0]), likelihood.prepare(pair[1], outputs)),
+            lambda pair: cast(
+                checked_inputs(pair[0], network), likelihood.prepare(pair[1], outputs)
+            ),
         )
     else:
         values = likelihood.prepare(y, outputs)
@@ -75,9 +78,11 @@ def target(
             raise InputError(f"X has {len(inputs)} rows and y {len(values)}; they must agree.")
         data = cast(inputs, values)
     extra = likelihood.extra(outputs)
+    _, some_y = data.rows(np.zeros(1, int)) if isinstance(data, Stream) else data
+    _require_terms(likelihood, outputs, len(extra), some_y)
     return Target(
         log_likelihood=LogLikelihood(network, likelihood),
-        log_prior=LogPrior(network, likelihood, prior),
+        log_prior=LogPrior(network.seeing(inputs), likelihood, prior),
         data=data,
         dim=network.size + len(extra),
         temperature=temperature,
@@ -107,19 +112,33 @@ def require_network(network: Any) -> None:
         )
 
 
-def checked_inputs(X: Any) -> np.ndarray:
-    """X as finite floats with at least two axes."""
-    try:
-        inputs = np.asarray(X)
-        inputs = inputs if np.issubdtype(inputs.dtype, np.floating) else inputs.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"X cannot be read as numbers: {error}.") from error
+def checked_inputs(X: Any, network: Network) -> np.ndarray:
+    """X as finite floats with at least two axes, or as integers where the network takes nothing else."""
+    inputs = as_numbers(X, "X")
     if inputs.ndim < 2 or inputs.size == 0:
         raise InputError(
             f"X has shape {inputs.shape}; pass (n, features), or (n, …) for images. Of a single feature, X[:, None]."
         )
+    if network.input_dtype(inputs).kind == "i":
+        return held_as(inputs, np.dtype(np.int32), "X")
+    inputs = inputs if inputs.dtype.kind not in "biu" else inputs.astype(np.float64)
     require_finite(inputs, "X")
     return inputs
+
+
+def _require_terms(likelihood: Likelihood, outputs: int, extra: int, y: np.ndarray) -> None:
+    """Refuse a likelihood whose `log_prob` gives anything but one number for each datum."""
+    rows, kind = 3, jnp.result_type(float)
+    of_y = kind if np.issubdtype(y.dtype, np.floating) else y.dtype
+    shapes = ((rows, outputs), kind), ((extra,), kind), ((rows, *y.shape[1:]), of_y)
+    found = jax.eval_shape(
+        likelihood.log_prob, *(jax.ShapeDtypeStruct(shape, of) for shape, of in shapes)
+    )
+    if found.shape != (rows,):
+        raise InputError(
+            f"{type(likelihood).__name__}.log_prob gives shape {found.shape} for {rows} data; it must give ({rows},), "
+            "one number for each datum: sum over columns, .sum(1), and not over data."
+        )
 
 
 class LogLikelihood(eqx.Module):

@@ -22,7 +22,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Shaped
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Real, Shaped
 
 from gpvi.affine import Affine
 from gpvi.bnn.likelihoods import Likelihood, as_likelihood
@@ -164,7 +164,7 @@ class Predictive:
         self, X: Any, y: Any, *, key: PRNGKeyArray, draws: int | None = None
     ) -> Float[Array, " b"]:
         """log p(y | x, data) = log (1/n) Σ_i p(y | x, w_i) of each row."""
-        inputs = checked_inputs(X)
+        inputs = checked_inputs(X, self.network)
         values = self.likelihood.prepare(y, self.network.outputs(inputs))
         if len(inputs) != len(values):
             raise InputError(f"X has {len(inputs)} rows and y {len(values)}; they must agree.")
@@ -218,7 +218,7 @@ class Predictive:
     ) -> Any:
         """What is computed of all rows; some at a time, where `axis` is theirs in the result."""
         require_key(key)
-        inputs = checked_inputs(X)
+        inputs = checked_inputs(X, self.network)
         outputs = self.network.outputs(inputs)
         extra = self.posterior.dim - self.network.size
         if extra != len(self.likelihood.extra(outputs)):
@@ -295,7 +295,7 @@ def _count(draws: Any) -> int:
 
 
 def _apply(
-    network: Network, flat: Float[Array, "k d"], inputs: Float[Array, "b ..."]
+    network: Network, flat: Float[Array, "k d"], inputs: Real[Array, "b ..."]
 ) -> tuple[Float[Array, "k b o"], Float[Array, "k e"]]:
     """The outputs of a block of networks for all rows, some rows at a time; and what is not a weight."""
     weights, extra = flat[:, : network.size], flat[:, network.size :]
@@ -314,7 +314,7 @@ def _apply(
 def _stream(
     network: Network,
     networks: Networks,
-    inputs: Float[Array, "b ..."],
+    inputs: Real[Array, "b ..."],
     add: Callable[[Sums, Array, Array, Array], Sums],
     start: Sums,
 ) -> Sums:
@@ -361,7 +361,7 @@ def _predict(
     likelihood: Likelihood,
     networks: Networks,
     key: PRNGKeyArray,
-    inputs: Float[Array, "b ..."],
+    inputs: Real[Array, "b ..."],
 ) -> Prediction:
     def terms(out: Array, extra: Array) -> tuple[Array, Array, Array]:
         mean, variance = likelihood.moments(out, extra)
@@ -408,7 +408,7 @@ def _log_prob(
     likelihood: Likelihood,
     networks: Networks,
     key: PRNGKeyArray,
-    inputs: Float[Array, "b ..."],
+    inputs: Real[Array, "b ..."],
     y: Array,
 ) -> Float[Array, " b"]:
     def add(total: Array, out: Array, extra: Array, counts: Array) -> Array:
@@ -427,7 +427,7 @@ def _quantiles(
     likelihood: Likelihood,
     networks: Networks,
     key: PRNGKeyArray,
-    inputs: Float[Array, "b ..."],
+    inputs: Real[Array, "b ..."],
     levels: Float[Array, " q"],
 ) -> Float[Array, "q b m"]:
     """A quantile at level p lies within √((1−p)/p) and √(p/(1−p)) standard deviations of the mean (Cantelli)."""
@@ -464,7 +464,7 @@ def _sample(
     likelihood: Likelihood,
     networks: Networks,
     key: PRNGKeyArray,
-    inputs: Float[Array, "b ..."],
+    inputs: Real[Array, "b ..."],
 ) -> Array:
     def one(index: Int[Array, ""]) -> Array:
         flat, _ = networks.draw(index)
@@ -481,7 +481,7 @@ def _outputs(
     likelihood: Likelihood,
     networks: Networks,
     key: PRNGKeyArray,
-    inputs: Float[Array, "b ..."],
+    inputs: Real[Array, "b ..."],
 ) -> Float[Array, "n b o"]:
     def one(index: Int[Array, ""]) -> Array:
         return _apply(network, networks.draw(index)[0], inputs)[0]

@@ -14,10 +14,13 @@ from gpvi.specs import require_between, require_positive, resolve, spec
 
 @runtime_checkable
 class Prior(Protocol):
-    """p(w) for a given network."""
+    """The contract of every prior, p(w) for a given network: all that a class of your own must have.
+
+    The class must be hashable, as a frozen dataclass of numbers is.
+    """
 
     def log_prob(self, flat: Float[Array, " d"], network: Network) -> Scalar:
-        """log p(w)."""
+        """log p(w), a scalar, of the flat vector of all weights; `network.leaves` says which array lies where."""
         ...
 
 
@@ -115,7 +118,7 @@ class ScaleMixture:
 
 @spec
 class Sparse:
-    r"""Few units that count: all biases and the first layer, that of the first weight, as `FanIn`; for later weights
+    r"""Few units that count: all biases and `network.first_layers`, those X enters, as `FanIn`; for later weights
 
         w_i ~ share N(0, wide²) + (1 − share) N(0, (narrow·wide)²),    wide = gain / √(share · fan_in),
 
@@ -143,7 +146,7 @@ class Sparse:
         terms = []
         for leaf in network.leaves:
             weights, scale = flat[leaf.start : leaf.stop], dense.scale_of(leaf, network)
-            if leaf.kind == "bias" or leaf.layer == network.first_layer:
+            if leaf.kind == "bias" or leaf.layer in network.first_layers:
                 terms.append(norm.logpdf(weights, scale=scale).sum())
                 continue
             wide = scale / self.share**0.5

@@ -18,6 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from gpvi.classes import as_labels, both_classes
+from gpvi.entries import as_numbers
 from gpvi.errors import InputError
 from gpvi.specs import require_positive
 
@@ -28,9 +30,10 @@ GRID = np.linspace(-2.0, 2.0, 401)
 
 
 def sharpened(p: Any, s: float) -> Float[Array, "b c"]:
-    """p, (b, C), to the power of s > 0, row by row, with a sum of one."""
+    """p, (b, C), to the power of s > 0, row by row, with a sum of one; of one column, P(y = 1), again one."""
     require_positive("s (the exponent)", s, "Take the one that sharpness(p, labels) finds.")
-    return jax.nn.softmax(s * _logarithms(p), axis=-1)
+    found = jax.nn.softmax(s * _logarithms(p), axis=-1)
+    return found[..., 1:] if np.shape(p)[-1] == 1 else found
 
 
 def sharpness(p: Any, labels: Any) -> float:
@@ -38,10 +41,11 @@ def sharpness(p: Any, labels: Any) -> float:
 
     Parameters
     ----------
-    p: probabilities of the classes, (b, C), as in `Prediction.mean`, of inputs that training did not see.
+    p: probabilities of the classes, (b, C), as in `Prediction.mean`, of inputs that training did not see; one column
+        is P(y = 1).
     labels: the right classes, (b,), whole numbers from 0.
     """
-    probabilities, right = np.asarray(p), np.asarray(labels)
+    probabilities, right = as_numbers(p, "p"), np.asarray(labels)
     if probabilities.ndim != 2 or not len(probabilities) or right.shape != probabilities.shape[:1]:
         raise InputError(
             f"p has shape {probabilities.shape} and the labels {right.shape}; give p as (b, classes), labels as (b,), "
@@ -49,14 +53,8 @@ def sharpness(p: Any, labels: Any) -> float:
         )
     if not (np.isfinite(probabilities).all() and (probabilities >= 0).all()):
         raise InputError("p has entries that are negative or not finite; give probabilities.")
-    classes = probabilities.shape[1]
-    if not np.issubdtype(right.dtype, np.integer) or right.min() < 0 or right.max() >= classes:
-        raise InputError(
-            f"the labels are {np.array2string(right, threshold=6)}; give whole numbers from 0 to {classes - 1}, as p "
-            f"has {classes} columns."
-        )
     logs = _logarithms(probabilities)
-    own = jnp.take_along_axis(logs, jnp.asarray(right)[:, None], axis=1)[:, 0]
+    own = jnp.take_along_axis(logs, as_labels(labels, logs.shape[1])[:, None], axis=1)[:, 0]
     grid = jnp.asarray(GRID, logs.dtype)
     return float(jnp.exp(grid[_log_posterior(grid, logs, own).argmax()]))
 
@@ -76,5 +74,6 @@ def _log_posterior(
 
 
 def _logarithms(p: Any) -> Float[Array, "b c"]:
-    own = jnp.asarray(p, float)
+    """Of the classes, at least two."""
+    own = both_classes(jnp.asarray(p, float))
     return jnp.log(jnp.maximum(own, jnp.finfo(own.dtype).tiny))

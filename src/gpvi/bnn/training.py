@@ -89,7 +89,7 @@ def fit(
             "gpvi.bnn.fit fits networks first, with all data in memory, and these are streamed. Use gpvi.fit("
             "gpvi.bnn.target(…), gpvi.bnn.method(dim), batch_size=…), and gpvi.bnn.Predictive of what it returns."
         )
-    likelihood, inputs = as_likelihood(likelihood), checked_inputs(X)
+    likelihood, inputs = as_likelihood(likelihood), checked_inputs(X, network)
     outputs = likelihood.prepare(y, network.outputs(inputs))
     _warn_of_units(inputs, "X")
     if isinstance(likelihood, Gaussian | Heteroscedastic):

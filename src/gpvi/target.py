@@ -109,8 +109,9 @@ class Target(eqx.Module):
         self._at_origin = initial is None
         self._draw_initial = initial if callable(initial) else None
         start = initial(jax.random.key(0)) if callable(initial) else initial
-        of_vector = dim is None and np.ndim(start) == 1
-        self.dim = _checked_dim(np.shape(start)[0] if of_vector else dim)
+        if dim is None and start is not None and np.ndim(start) == 1:
+            dim = np.shape(start)[0]
+        self.dim = _checked_dim(dim)
         self.temperature = _checked_temperature(temperature)
         self.dtype = _checked_dtype(dtype)
         point = _checked_start(start, self.dim)

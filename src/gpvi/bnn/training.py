@@ -91,7 +91,8 @@ def fit(
         )
     likelihood, inputs = as_likelihood(likelihood), checked_inputs(X, network)
     outputs = likelihood.prepare(y, network.outputs(inputs))
-    _warn_of_units(inputs, "X")
+    if np.issubdtype(inputs.dtype, np.floating):
+        _warn_of_units(inputs, "X")
     if isinstance(likelihood, Gaussian | Heteroscedastic):
         _warn_of_units(outputs, "y")
     posteriors = trained(

@@ -630,9 +630,11 @@ class TestLikelihoods:
             def log_prob(self, outputs, extra, y):
                 return outputs
 
-        with pytest.raises(InputError, match=r"must have columns, extra, start, .*mixture_entropy"):
+        with pytest.raises(
+            InputError, match=r"This one lacks columns, extra, start, .*mixture_entropy"
+        ):
             as_likelihood(Mine())
-        with pytest.raises(InputError, match=r"One of your own must have log_prob\."):
+        with pytest.raises(InputError, match=r"This one lacks log_prob\."):
             as_prior(lambda flat: 0.0)
         assert isinstance(bnn.Gaussian(), bnn.Likelihood) and isinstance(bnn.FanIn(), bnn.Prior)
 

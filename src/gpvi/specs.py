@@ -62,7 +62,7 @@ def resolve(
         )
         example = type(next(iter(shorthands.values()))()).__name__
         missing = [] if isinstance(value, type) else _missing(value, of)
-        lacks = f" One of your own must have {', '.join(missing)}." if missing else ""
+        lacks = f" This one lacks {', '.join(missing)}." if missing else ""
         raise InputError(
             f"{kind} is {value!r}; pass {names}, or an object such as {example}() with options of its own.{lacks}"
         )

@@ -140,7 +140,12 @@ network = {
     "activation": st.sampled_from(["relu", "tanh", "gelu", "silu", "identity"]),
 }
 head_documents = st.sampled_from(["affine", "spline"]) | documents(
-    "SplineFlow", layers=counts, knots=counts, interval=positive, width=counts, depth=counts
+    "SplineFlow",
+    layers=counts,
+    knots=st.integers(1, 99),
+    interval=st.floats(0.1, 1e6),
+    width=counts,
+    depth=counts,
 )
 generator_documents = (
     documents("Linear")

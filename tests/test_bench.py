@@ -169,6 +169,7 @@ def test_which_rows_are_wanted():
         benching._wanted(["svg"], list(CASES))
 
 
+@pytest.mark.slow
 def test_through_the_command_line(tmp_path, capsys):
     """Tiny sizes; a peer's step is checked to be ours before it is timed."""
     rows = ["ceilings", "svgd/n-5-d-8", "steps-blr/pathwise"]

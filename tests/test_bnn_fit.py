@@ -42,6 +42,7 @@ def sine(n, seed=0):
     return x, np.sqrt(2) * np.sin(2 * x[:, 0]) + 0.1 * rng.standard_normal(n)
 
 
+@pytest.mark.slow
 def test_a_curve_is_not_taken_for_noise():
     """From a random network it was: RMSE 0.7."""
     X, y = sine(80)

@@ -89,7 +89,10 @@ INVERTIBLE = {
 }
 
 
-@pytest.mark.parametrize("case", INVERTIBLE)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=[pytest.mark.slow] * (case == "spline")) for case in INVERTIBLE],
+)
 def test_model_score_is_the_gradient_of_log_q(case):
     """log q(x) = log p_z(f^{-1}(x)) + log|det ∂f^{-1}/∂x|, differentiated in x."""
     rng = np.random.default_rng(1)

@@ -1,6 +1,5 @@
 """Chains: the table they are written to, their tuning, and what they find on posteriors with closed forms."""
 
-import importlib
 from typing import Any
 
 import jax
@@ -12,6 +11,7 @@ import gpvi
 from gpvi import convergence
 from gpvi.carriers import Chains
 from gpvi.errors import InputError
+from gpvi.program import chunk_length
 
 SMALL: dict[str, Any] = {"chains": 2, "draws": 10, "warmup": 20}
 
@@ -117,9 +117,8 @@ def test_the_step_size_is_that_of_the_acceptance_asked_for(correlated):
 
 def test_a_masked_last_chunk_and_thinning_keep_what_was_asked_for():
     """401 transitions make no equal chunks, so that the last steps of the last chunk are computed and dropped."""
-    fit = importlib.import_module("gpvi.fit")
     method = gpvi.HMC(chains=2, draws=127, warmup=20, thin=3, leapfrogs=3)
-    assert fit.chunk_length(method.transitions)[1]
+    assert chunk_length(method.transitions)[1]
     posterior = gpvi.fit(
         gaussian(np.eye(2)), method, key=jax.random.key(0), progress=False, init=None
     )

@@ -132,6 +132,7 @@ def sine(x):
     return prior - 0.5 * (residual**2).sum() - 60 * x[2]
 
 
+@pytest.mark.slow
 def test_paths_go_on_while_they_find_new_places():
     """The first of them ends in a mode that does not count; one of them all must find the one that does."""
     reports = [pathfinder(sine, np.zeros(4), key=jax.random.key(k)).report for k in range(10)]

@@ -73,6 +73,7 @@ def particles(given: toys.Problem, draws: np.ndarray) -> Posterior:
     return Posterior(SVGD(), model, affine, given.network.names, Training(1, 1, 0.0, {}))
 
 
+@pytest.mark.slow
 def test_the_floor_falls_as_the_root_of_the_number_of_networks(monkeypatch):
     """Networks from the prior in place of chains: all draws are independent, and the halves alike."""
     given = dataclasses.replace(
@@ -115,7 +116,7 @@ def directory(tmp_path_factory):
 @pytest.mark.parametrize(
     ("name", "label"),
     [
-        ("regression1d", "SVGD"),
+        pytest.param("regression1d", "SVGD", marks=pytest.mark.slow),
         pytest.param("classification4", "GPVI (pathwise)", marks=pytest.mark.slow),
         *(
             pytest.param(name, label, marks=pytest.mark.slow)
@@ -154,6 +155,7 @@ def test_the_generators_of_a_mixture_share_out_the_draws_and_stand_in_the_record
     assert "members" not in recipes["GPVI (pathwise)"].to_json(), "records of one stay as they are"
 
 
+@pytest.mark.slow
 def test_chains_are_kept_and_found_again(directory, monkeypatch):
     """Where log p of the last draws is not what it was, the chains are of another posterior."""
     given, short = classification.problem(4), toys.REFERENCES["smoke"]

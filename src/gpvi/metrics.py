@@ -11,7 +11,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,18 +24,19 @@ from gpvi.entries import as_numbers
 from gpvi.errors import InputError
 from gpvi.specs import require_choice, require_count
 
+Found = TypeVar("Found")
 BINS = 15
 """M of the paper's calibration error (App. B)."""
 
 
-def _metric(*static: str) -> Callable[[Callable], Callable[..., Any]]:
+def _metric(*static: str) -> Callable[[Callable[..., Found]], Callable[..., Found]]:
     """Compile a metric; its arguments, but the static ones, may be whatever holds numbers."""
 
-    def compiled(function: Callable) -> Callable[..., Any]:
+    def compiled(function: Callable[..., Found]) -> Callable[..., Found]:
         program, signature = jax.jit(function, static_argnames=static), inspect.signature(function)
 
         @functools.wraps(function)
-        def called(*args: Any, **options: Any) -> Any:
+        def called(*args: Any, **options: Any) -> Found:
             bound = signature.bind(*args, **options)
             given = bound.arguments
             for name in given.keys() - {*static, "labels"}:

@@ -18,6 +18,7 @@ from gpvi.jacobian import (
     Dense,
     Exact,
     Helper,
+    HelperNetwork,
     Iterative,
     as_solver,
     largest_ratio,
@@ -108,14 +109,28 @@ def test_the_transpose_is_guarded(kind):
         check_solvers(generator, rng, {"without the transpose": Untransposed()})
 
 
-def test_transposed_product():
+@pytest.mark.parametrize("number", [3, 4, 9])
+def test_transposed_product(number):
     rng = np.random.default_rng(0)
     generator = example("residual", Shape(4, 2, (4,)), "dense", rng)
-    z, y = jnp.asarray(rng.standard_normal(4)), jnp.asarray(rng.standard_normal((3, 4)))
+    z, y = jnp.asarray(rng.standard_normal(4)), jnp.asarray(rng.standard_normal((number, 4)))
     found, expected = eqx.filter_jit(
         lambda g: (transposed_product(g, z, y), y @ jax.jacobian(g)(z))
     )(generator)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_the_helper_is_one_network_of_both_inputs():
+    """What it computes once for each z′ is what a plain network of (z′, v) would compute for every pair."""
+    rng = np.random.default_rng(0)
+    network = HelperNetwork(3, 8, key=jax.random.key(0), dtype=jnp.float64)
+    z, v = jnp.asarray(rng.standard_normal(3)), jnp.asarray(rng.standard_normal((5, 3)))
+
+    def plain(row):
+        branches = network.noise_branch(z), network.vector_branch(row)
+        return network.body(jax.nn.relu(jnp.concatenate(branches)))
+
+    np.testing.assert_allclose(network(z, v), jax.vmap(plain)(v), rtol=1e-12)
 
 
 def mean_by_pairs(generator, z_prime, z, h):

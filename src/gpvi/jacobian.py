@@ -45,9 +45,12 @@ class InverseProduct(NamedTuple):
 def transposed_product(
     generator: AbstractGenerator, z: Float[Array, " d"], y: Float[Array, "m d"]
 ) -> Float[Array, "m d"]:
-    """Jᵀy for every row of y, one vjp each (Eq. 11)."""
+    """Jᵀy for every row of y (Eq. 11): one vjp each or, where there are more rows than d, one for each row of J."""
     _, vjp = jax.vjp(generator, z)
-    return jax.vmap(lambda row: vjp(row)[0])(y)
+    products = jax.vmap(lambda row: vjp(row)[0])
+    if len(y) <= generator.dim:
+        return products(y)
+    return jnp.matmul(y, products(jnp.eye(generator.dim, dtype=z.dtype)), precision="highest")
 
 
 def largest_ratio(y: Float[Array, "... d"], v: Float[Array, "... d"]) -> Scalar:
@@ -244,11 +247,18 @@ class HelperNetwork(eqx.Module):
         self.body = eqx.nn.MLP(2 * width, dim, width, 3, key=keys[2], dtype=dtype)
 
     def __call__(self, z: Float[Array, " d"], v: Float[Array, "m d"]) -> Float[Array, "m d"]:
-        """The prediction for one z′ and many v; the noise branch runs once."""
-        noise = jax.nn.relu(self.noise_branch(z))
-        return jax.vmap(
-            lambda row: self.body(jnp.concatenate([noise, jax.nn.relu(self.vector_branch(row))]))
-        )(v)
+        """The prediction for one z′ and many v; what depends on z′ alone is computed once."""
+        first, *rest = self.body.layers
+        of_noise, of_vector = jnp.split(first.weight, 2, axis=1)
+        noise = of_noise @ jax.nn.relu(self.noise_branch(z)) + first.bias
+
+        def one(v: Float[Array, " d"]) -> Float[Array, " d"]:
+            hidden = of_vector @ jax.nn.relu(self.vector_branch(v)) + noise
+            for layer in rest:
+                hidden = layer(jax.nn.relu(hidden))
+            return hidden
+
+        return jax.vmap(one)(v)
 
 
 class HelperState(NamedTuple):

@@ -649,6 +649,11 @@ def sharpened_recipes(
     }
 
 
+def colder(recipe: NetworkRecipe, temperature: float) -> NetworkRecipe:
+    """The same row on p^{1/T}."""
+    return dataclasses.replace(recipe, posterior_temperature=temperature)
+
+
 def shortened(recipes: Mapping[str, NetworkRecipe], steps: int) -> dict[str, NetworkRecipe]:
     """The same methods for a few steps and draws."""
     return {

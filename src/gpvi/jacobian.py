@@ -249,6 +249,7 @@ class HelperNetwork(eqx.Module):
     def __call__(self, z: Float[Array, " d"], v: Float[Array, "m d"]) -> Float[Array, "m d"]:
         """The prediction for one z′ and many v; what depends on z′ alone is computed once."""
         first, *rest = self.body.layers
+        assert first.bias is not None
         of_noise, of_vector = jnp.split(first.weight, 2, axis=1)
         noise = of_noise @ jax.nn.relu(self.noise_branch(z)) + first.bias
 

@@ -65,10 +65,33 @@ def test_the_judge(before, now, missed, stops, monkeypatch):
     monkeypatch.setattr(pace, "missing", lambda *args, dtype: missed)
     target = gpvi.Target(gaussian, dim=1)
     judge = Judge(target, tuple, key=jax.random.key(0))
-    judge.last = None if before is None else Assessment(before, 0.0)
     state = SMALL.init(target, SMALL.default_optimizer(1), key=jax.random.key(0))
-    why = judge(state)
+    why, found = judge(state, None if before is None else Assessment(before, 0.0))
+    assert found == judge.last == Assessment(now, missed)
     assert why is None if stops is None else stops in why
+
+
+def test_a_round_judged_twice_is_compared_with_the_round_before(monkeypatch):
+    """The first step after a round fails: the run goes back, and the same round ends, and is judged, once more."""
+    monkeypatch.setattr(pace, "inside_evidence", lambda *_, **__: seen(-1.0))
+    monkeypatch.setattr("gpvi.methods.gpvi.ROUNDS", (4, 8))
+    program, fit = importlib.import_module("gpvi.program"), importlib.import_module("gpvi.fit")
+    run_chunk, failed = program.Program.__call__, []
+
+    def fails_once(self, arrays, target, key, first, batches=None):
+        arrays, terms = run_chunk(self, arrays, target, key, first, batches)
+        if int(first) == 4 and not failed:
+            failed.append(int(first))
+            terms = {name: values.at[0].set(np.nan) for name, values in terms.items()}
+        return arrays, terms
+
+    monkeypatch.setattr(fit.Program, "__call__", fails_once)
+    monkeypatch.setattr(fit, "ATTEMPTS", 1)
+    with pytest.warns(TrainingWarning, match="step 4: .* is not finite; went back to step"):
+        posterior = gpvi.fit(
+            gpvi.Target(gaussian, dim=2), SMALL, key=jax.random.key(0), progress=False
+        )
+    assert failed and posterior.training.steps == 12
 
 
 def test_of_two_attempts_the_one_that_misses_nothing_is_better():

@@ -382,7 +382,6 @@ def _remove(path: Path) -> None:
 
 
 def _encoded(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    assessed = run.assessed
     document = {
         "done": run.done,
         "retries": run.retries,
@@ -390,7 +389,7 @@ def _encoded(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "given_up": run.given_up,
         "seconds": run.seconds,
         "stopped": run.stopped,
-        "assessed": None if assessed is None else [list(assessed.seen), assessed.missed],
+        "assessed": [[at, list(each.seen), each.missed] for at, each in run.assessed.items()],
         "history": list(run.history()),
         "chunks": run.chunks(),
         "before": run.before is not None,
@@ -418,9 +417,9 @@ def _decoded(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray], fres
     run.done, run.retries = document["done"], document["retries"]
     run.notes, run.given_up = list(document["notes"]), document["given_up"]
     run.seconds, run.stopped = document["seconds"], document["stopped"]
-    if document["assessed"] is not None:
-        seen, missed = document["assessed"]
-        run.assessed = Assessment(Importance(*seen), missed)
+    run.assessed = {
+        at: Assessment(Importance(*seen), missed) for at, seen, missed in document["assessed"]
+    }
     history = {name: arrays[f"history/{name}"] for name in document["history"]}
     run.restore(history, document["chunks"])
     return run
@@ -449,7 +448,7 @@ _FORM: dict[str, type | tuple[type, ...]] = {
     "given_up": bool,
     "seconds": (int, float),
     "stopped": (str, type(None)),
-    "assessed": (list, type(None)),
+    "assessed": list,
     "history": list,
     "chunks": list,
     "before": bool,

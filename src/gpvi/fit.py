@@ -389,14 +389,13 @@ class Watch(NamedTuple):
         if self.log is not None:
             run = self.log.resumed(run)
         if self.judge is not None:
-            self.judge.last = run.assessed
+            self.judge.last = run.last_assessed
         return run
 
     def look(self, run: Run, event: Event, *, judging: bool) -> None:
         """After a chunk: judge where a round ends, tell whoever wants to know, and save."""
         if self.judge is not None and judging:
-            run.stopped = self.judge(event.state)
-            run.assessed = self.judge.last
+            run.stopped, run.assessed[run.done] = self.judge(event.state, run.last_assessed)
         for callback in self.callbacks:
             callback(event)
         if self.log is not None:

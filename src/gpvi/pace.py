@@ -86,14 +86,14 @@ class Judge:
         seen = inside_evidence(self._target, model, key=self._key)
         return Assessment(seen, missing(seen, *self._outside(), dtype=self._target.dtype))
 
-    def __call__(self, state: State) -> str | None:
-        """Why training should stop here, or None."""
-        before, now = self.last, self.assess(state)
-        self.last = now
+    def __call__(self, state: State, before: Assessment | None) -> tuple[str | None, Assessment]:
+        """Why training should stop here, or None; and what was seen. `before` is what the round before had."""
+        self.last = now = self.assess(state)
         if now.settled:
-            return f"the draws fit ({now})"
+            return f"the draws fit ({now})", now
         if before is None:
-            return None
+            return None, now
         gain = now.seen.elbo - before.seen.elbo
         noise = (now.seen.elbo_se**2 + before.seen.elbo_se**2) ** 0.5
-        return None if gain > max(LEAST_GAIN, noise) else f"the ELBO no longer rises ({now})"
+        why = None if gain > max(LEAST_GAIN, noise) else f"the ELBO no longer rises ({now})"
+        return why, now

@@ -33,7 +33,8 @@ class Run:
         self.given_up = False
         self.stopped: str | None = None
         """Why it was judged to be done before its time."""
-        self.assessed: Assessment | None = None
+        self.assessed: dict[int, Assessment] = {}
+        """What was seen of the draws at the end of each round, by the number of steps taken."""
         self.seconds = 0.0
         """Of earlier parts of the run."""
         self._record: list[dict[str, np.ndarray]] = []
@@ -47,6 +48,11 @@ class Run:
         if self.stopped is not None:
             return f"stopped after {self.done:,} of at most {steps:,} steps: {self.stopped}"
         return f"{steps:,} steps" if self.done == steps else f"{self.done:,} of {steps:,} steps"
+
+    @property
+    def last_assessed(self) -> Assessment | None:
+        """At the end of the last round."""
+        return self.assessed[max(self.assessed)] if self.assessed else None
 
     def warn(self, note: str | None) -> None:
         """Something the user should know, and has not been told of this run before."""
@@ -66,6 +72,7 @@ class Run:
         if failure.step == 0 and failure.reported and self.before is not None:
             self.arrays, self.before = self.before, None
             self.done -= self._record.pop()[failure.term].shape[-1]
+            self.assessed = {at: seen for at, seen in self.assessed.items() if at <= self.done}
         if self.retries > RETRIES:
             self.given_up = True
             self.notes.append(f"stopped at {where}, after {RETRIES} halvings of the step size")

@@ -15,7 +15,7 @@ ROOT = Path(gpvi.__file__).parent
 NOTATION = Path(__file__).parents[1] / "docs" / "notation.md"
 
 LAYERS = (
-    {"errors", "untrusted", "gauss_jordan", "nvidia", "names", "evidence", "writing"},
+    {"errors", "untrusted", "gauss_jordan", "nvidia", "names", "evidence", "writing", "arithmetic"},
     {"specs", "entries"},
     {
         "storage",

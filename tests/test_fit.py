@@ -10,6 +10,7 @@ import textwrap
 import warnings
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -527,6 +528,20 @@ def test_continuing_starts_from_the_same_draws_and_improves(method, tmp_path):
 def moments(posterior, n=20_000):
     x = np.asarray(posterior.sample(n, key=jax.random.key(9)), float)
     return x.mean(0), np.cov(x.T)
+
+
+def test_modules_may_hold_arrays_of_numpy():
+    class Centred(eqx.Module):
+        centre: np.ndarray
+
+        def __call__(self, x):
+            return -0.5 * ((x - self.centre) ** 2).sum()
+
+    target = gpvi.Target(Centred(np.array([1.0, -2.0])), dim=2)
+    posterior = gpvi.fit(
+        target, gpvi.GPVI(generator=gpvi.generators.Linear()), key=KEY, steps=5, progress=False
+    )
+    assert posterior.training.steps == 5
 
 
 def test_lanes_are_close_to_separate_fits():

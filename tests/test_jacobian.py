@@ -195,6 +195,35 @@ def test_pairs_that_are_too_many_to_hold_are_summed_one_by_one(case, monkeypatch
         np.testing.assert_allclose(one_by_one.stretch, all_at_once.stretch, rtol=1e-12)
 
 
+def test_the_helper_learns_the_same_from_pairs_that_are_too_many_to_hold(monkeypatch, getkey):
+    generator = PAIRED["moving"](np.random.default_rng(1))
+    gram = RBF(1.3)(*jnp.asarray(np.random.default_rng(2).standard_normal((2, 5, 3))))
+    state = Helper(width=4).init(generator, key=getkey())
+    held = eqx.filter_jit(lambda: Helper(width=4).mean_product(state, generator, gram))()
+    monkeypatch.setattr(jacobian, "PAIRED", 5 * 5 * 3 - 1)
+    monkeypatch.setattr(Gram, "gradients", None)
+    one_by_one = eqx.filter_jit(lambda: Helper(width=4).mean_product(state, generator, gram))()
+    arrays = (jax.tree.leaves(eqx.filter(each, eqx.is_array)) for each in (one_by_one, held))
+    for found, expected in zip(*arrays, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
+
+
+def test_the_residual_is_that_of_all_systems():
+    """One iteration is not enough anywhere, and worse at some z′ than at the first."""
+    generator = PAIRED["moving"](np.random.default_rng(1))
+    gram = RBF(1.3)(*jnp.asarray(np.random.default_rng(2).standard_normal((2, 5, 3))))
+    solver = Iterative("bicgstab", max_steps=1)
+    found = eqx.filter_jit(lambda: solver.mean_product(None, generator, gram)[0].residual)()
+    v = gram.gradients()
+    errors = [
+        transposed_product(generator, z, solver.solve(generator, z, rows)) - rows
+        for z, rows in zip(gram.x, v, strict=True)
+    ]
+    each = np.asarray([(error**2).sum() for error in errors])
+    np.testing.assert_allclose(found, each.sum() / (v**2).sum(), rtol=1e-9)
+    assert each[1:].max() > each[0] > 0
+
+
 @pytest.mark.parametrize("solver", ["bicgstab", "gmres", "helper"])
 def test_a_kernel_that_reaches_nobody_is_no_failure(solver, getkey):
     generator = built("linear", Shape(2, 2, ()))

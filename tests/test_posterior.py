@@ -12,7 +12,7 @@ import gpvi
 from gpvi import generators
 from gpvi.affine import Affine
 from gpvi.carriers import Particles
-from gpvi.errors import InputError, NotAvailableError
+from gpvi.errors import InputError, NotAvailableError, ReliabilityWarning
 from gpvi.generators.linear import LinearMap
 from gpvi.posterior import Posterior
 from gpvi.training import Training
@@ -150,6 +150,28 @@ def test_resampling_moves_a_wrong_posterior_towards_the_target(getkey):
     before = np.linalg.norm(np.linalg.solve(ROOT, plain.mean(0) - MEAN))
     assert before > 0.9
     assert miss < 0.25
+
+
+def test_weights_are_those_of_the_target(getkey):
+    """E_q[w f] is E_p[f]: the weighted mean is the target's, where that of the draws is not."""
+    wrong = linear_posterior(mean=MEAN + 0.6 * ROOT @ np.ones(3), target=gaussian_target())
+    key = getkey()
+    x, log_weights = wrong.sample_and_log_weights(20_000, key=key)
+    weights = np.exp(np.asarray(log_weights))
+    np.testing.assert_array_equal(x, wrong.sample(20_000, key=key))
+    assert weights.sum() == pytest.approx(1, abs=1e-6)
+    miss = np.linalg.norm(np.linalg.solve(ROOT, weights @ np.asarray(x) - MEAN))
+    assert miss < 0.1
+
+
+def test_resampling_says_when_weights_are_of_no_use(getkey):
+    far = linear_posterior(mean=MEAN + 6 * ROOT @ np.ones(3), target=gaussian_target())
+    with pytest.warns(ReliabilityWarning, match=r"of 10000 proposals are effective.*See diagnose"):
+        far.resample(1_000, key=getkey())
+    nowhere = gpvi.Target(lambda x: jnp.where(x[0] > 1e9, -x @ x, -jnp.inf), dim=3, dtype="float64")
+    lost = linear_posterior().with_target(nowhere)
+    with pytest.raises(NotAvailableError, match="not finite at any of 1000 draws"):
+        lost.resample(10, key=getkey())
 
 
 def test_residual_that_folds_is_invalid_and_says_so(getkey):

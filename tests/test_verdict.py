@@ -33,6 +33,8 @@ FINE = Evidence(4_000, 0.95, 0.3, 0.01, 0.02, 0.0, 0.0, "exact")
         ({"k_hat": 1.2}, "do not trust", "1.20"),
         ({"k_hat": math.nan}, "do not trust", "nan"),
         ({"effective_share": 0.01}, "do not trust", "0.01"),
+        ({"draws": 100}, "no fault seen", "100 draws, 95 of them effective"),
+        ({"draws": 100, "effective_share": 0.3}, "do not trust", "0.3"),
         ({"density": "unverified"}, "no fault seen", "injective"),
         ({"effective_share": 0.3}, "usable with importance weights", "0.30"),
         ({"mean_shift": 0.2}, "usable with importance weights", "0.20 sd"),

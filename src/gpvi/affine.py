@@ -5,6 +5,8 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, DTypeLike, Float, Scalar
 
+from gpvi.arithmetic import product
+
 
 class Affine(eqx.Module):
     """x = location + L u, with L diagonal (`scale` of shape (d,)) or lower-triangular (shape (d, d))."""
@@ -24,7 +26,7 @@ class Affine(eqx.Module):
 
     def __call__(self, u: Float[Array, " d"]) -> Float[Array, " d"]:
         """u ↦ x."""
-        return self.location + (self.scale * u if self.scale.ndim == 1 else self.scale @ u)
+        return self.location + (self.scale * u if self.scale.ndim == 1 else product(self.scale, u))
 
     def inverse(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
         """x ↦ u."""

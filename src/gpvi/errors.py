@@ -38,5 +38,9 @@ class StorageError(GPVIError):
     """A file or directory cannot be read or written, or is damaged, foreign or of a newer format."""
 
 
+class ReliabilityWarning(UserWarning):
+    """A result is returned that should not be relied on."""
+
+
 class TrainingWarning(UserWarning):
     """Training went on or stopped in a way the user should know of."""

@@ -21,6 +21,7 @@ import lineax as lx
 import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree, Scalar
 
+from gpvi.arithmetic import product
 from gpvi.generators import AbstractGenerator, Preconditioned
 from gpvi.inverses import inverse, solve_transposed
 from gpvi.kernels import Gram
@@ -35,7 +36,7 @@ class InverseProduct(NamedTuple):
 
     value: Float[Array, "m d"]
     residual: Scalar
-    """E‖Jᵀy − v‖² / E‖v‖²; zero for the direct solvers, of the first z′ alone for the iterative ones."""
+    """E‖Jᵀy − v‖² / E‖v‖²; zero for the direct solvers."""
     stretch: Scalar
     """The largest ‖y‖/‖v‖ that was seen: where J comes near to being singular, it grows without bound."""
     inverse: Float[Array, "n k k"] | None = None
@@ -50,7 +51,7 @@ def transposed_product(
     products = jax.vmap(lambda row: vjp(row)[0])
     if len(y) <= generator.dim:
         return products(y)
-    return jnp.matmul(y, products(jnp.eye(generator.dim, dtype=z.dtype)), precision="highest")
+    return product(y, products(jnp.eye(generator.dim, dtype=z.dtype)))
 
 
 def largest_ratio(y: Float[Array, "... d"], v: Float[Array, "... d"]) -> Scalar:
@@ -64,15 +65,57 @@ def largest_ratio(y: Float[Array, "... d"], v: Float[Array, "... d"]) -> Scalar:
     return jnp.sqrt(ratios.max())
 
 
+class Sums(NamedTuple):
+    """Over some z′: Σ_j y_ji for every i, Σ‖Jᵀy − v‖², Σ‖v‖², and the largest ‖y‖/‖v‖."""
+
+    solutions: Float[Array, "m d"]
+    error: Scalar
+    size: Scalar
+    stretch: Scalar
+
+    @classmethod
+    def of(cls, y: Float[Array, "j m d"], v: Float[Array, "j m d"], error: Scalar) -> "Sums":
+        """Of the solutions y for right-hand sides v."""
+        return cls(y.sum(0), error, (v**2).sum(), largest_ratio(y, v))
+
+    def joined(self, other: "Sums") -> "Sums":
+        """Over the z′ of both."""
+        return Sums(
+            self.solutions + other.solutions,
+            self.error + other.error,
+            self.size + other.size,
+            jnp.maximum(self.stretch, other.stretch),
+        )
+
+    def over(self, number: int) -> InverseProduct:
+        """The means over `number` z′; the residual is 0 where the kernel reaches nobody and all v are 0."""
+        some = self.size > 0
+        residual = jnp.where(some, self.error / jnp.where(some, self.size, 1.0), 0.0)
+        return InverseProduct(self.solutions / number, residual, self.stretch)
+
+
 def _fits(gram: Gram) -> bool:
     """Whether the ∇k of all pairs may be held at once."""
     return gram.value.size * gram.x.shape[1] <= PAIRED
 
 
-def _relative(error: Float[Array, "... d"], v: Float[Array, "... d"]) -> Scalar:
-    """‖error‖²/‖v‖²; 0 where the kernel reaches nobody and all v are 0."""
-    total = (v**2).sum()
-    return jnp.where(total > 0, (error**2).sum() / jnp.where(total > 0, total, 1.0), 0.0)
+def summed(
+    at: Callable[[Float[Array, "j d"], Float[Array, "j m d"]], tuple[PyTree, Sums]], gram: Gram
+) -> tuple[PyTree, Sums]:
+    """`at(z′, ∇k)` added up over all z′: at once where the ∇k of all pairs may be held, one z′ at a time otherwise."""
+    if _fits(gram):
+        return at(gram.x, gram.gradients())
+
+    def one(z: Float[Array, " d"], slope: Float[Array, " m"]) -> tuple[PyTree, Sums]:
+        return at(z[None], gram.gradients_of(z, slope)[None])
+
+    def add(total: tuple[PyTree, Sums], of: tuple[Array, Array]):
+        more, sums = one(*of)
+        return (jax.tree.map(jnp.add, total[0], more), total[1].joined(sums)), None
+
+    shapes = jax.eval_shape(one, gram.x[0], gram.slope[0])
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.lax.scan(add, nothing, (gram.x, gram.slope))[0]
 
 
 class Exact:
@@ -88,36 +131,31 @@ class Exact:
         """Nothing to learn."""
         return None
 
+    def error(
+        self,
+        generator: AbstractGenerator,
+        z: Float[Array, " d"],
+        y: Float[Array, "m d"],
+        v: Float[Array, "m d"],
+    ) -> Scalar:
+        """Σ‖Jᵀy − v‖² over the rows; a direct solver leaves none."""
+        return jnp.zeros((), v.dtype)
+
     def mean_product(
         self, state: PyTree, generator: AbstractGenerator, gram: Gram
     ) -> tuple[InverseProduct, PyTree]:
         """The entropy term of Thm 3.1, from the kernel between z′ (first argument) and z."""
-        zero = jnp.zeros((), gram.x.dtype)
+
+        def at(x: Float[Array, "j d"], v: Float[Array, "j m d"]) -> tuple[None, Sums]:
+            y = jax.vmap(lambda z, v: self.solve(generator, z, v))(x, v)
+            errors = jax.vmap(lambda z, y, v: self.error(generator, z, y, v))(x, y, v)
+            return None, Sums.of(y, v, errors.sum())
+
         if generator.constant_head and generator.latent == generator.dim:
-            v = gram.gradient_sum()
-            total = self.solve(generator, gram.x[0], v)
-            return InverseProduct(total / len(gram.x), zero, largest_ratio(total, v)), state
-        if not _fits(gram):
-            value, stretch = self._one_by_one(generator, gram)
-            return InverseProduct(value, zero, stretch), state
-        v = gram.gradients()
-        solutions = jax.vmap(lambda z, v: self.solve(generator, z, v))(gram.x, v)
-        return InverseProduct(solutions.mean(0), zero, largest_ratio(solutions, v)), state
-
-    def _one_by_one(
-        self, generator: AbstractGenerator, gram: Gram
-    ) -> tuple[Float[Array, "m d"], Scalar]:
-        """The same mean, and the stretch, with the ∇k of one z′ at a time: nothing of size n×m×d."""
-
-        def add(carry: tuple[Array, Array], of: tuple[Array, Array]):
-            (total, stretch), (z, slope) = carry, of
-            v = gram.gradients_of(z, slope)
-            y = self.solve(generator, z, v)
-            return (total + y, jnp.maximum(stretch, largest_ratio(y, v))), None
-
-        start = jnp.zeros_like(gram.y), jnp.zeros((), gram.y.dtype)
-        (total, stretch), _ = jax.lax.scan(add, start, (gram.x, gram.slope))
-        return total / len(gram.x), stretch
+            _, sums = at(gram.x[:1], gram.gradient_sum()[None])
+        else:
+            _, sums = summed(at, gram)
+        return sums.over(len(gram.x)), state
 
 
 @spec
@@ -150,7 +188,7 @@ class Block(Exact):
             return Exact.mean_product(self, state, generator, gram)
         inverted = jax.vmap(lambda z: inverse(generator.head_jacobian(z).as_matrix()))(gram.x)
         v = gram.gradients()
-        y = jnp.matmul(v, inverted, precision="highest")
+        y = product(v, inverted)
         zero = jnp.zeros((), v.dtype)
         return InverseProduct(y.mean(0), zero, largest_ratio(y, v), inverted), state
 
@@ -189,13 +227,9 @@ class Iterative(Exact):
         operator = lx.FunctionLinearOperator(product, jax.eval_shape(lambda: z))
         return jax.vmap(lambda row: lx.linear_solve(operator, row, solver, throw=False).value)(v)
 
-    def mean_product(self, state, generator, gram):
-        """As for every exact solver, with the residual that the iterations left."""
-        product, state = Exact.mean_product(self, state, generator, gram)
-        z = gram.x[0]
-        v = gram.gradients_of(z, gram.slope[0])
-        error = transposed_product(generator, z, self.solve(generator, z, v)) - v
-        return product._replace(residual=_relative(error, v)), state
+    def error(self, generator, z, y, v):
+        """What the iterations left."""
+        return ((transposed_product(generator, z, y) - v) ** 2).sum()
 
 
 def bicgstab(
@@ -291,20 +325,18 @@ class Helper:
         self, state: HelperState, generator: AbstractGenerator, gram: Gram
     ) -> tuple[InverseProduct, HelperState]:
         """Algorithm 1, lines 4–6: h_η(z′, ∇k), its loss by one vjp of f, one Adam step on η."""
-        v = gram.gradients()
         params, static = eqx.partition(state.network, eqx.is_inexact_array)
 
-        def loss(params):
-            network = eqx.combine(params, static)
-            h = jax.vmap(network)(gram.x, v)
-            error = jax.vmap(lambda z, y: transposed_product(generator, z, y))(gram.x, h) - v
-            return (error**2).sum(-1).mean(), (h, error)
+        def loss(params: PyTree, x: Float[Array, "j d"], v: Float[Array, "j m d"]):
+            h = jax.vmap(eqx.combine(params, static))(x, v)
+            product = jax.vmap(lambda z, y: transposed_product(generator, z, y))(x, h)
+            sums = Sums.of(h, v, ((product - v) ** 2).sum())
+            return sums.error / gram.value.size, sums
 
-        (_, (h, error)), gradient = jax.value_and_grad(loss, has_aux=True)(params)
+        gradient, sums = summed(lambda x, v: jax.grad(loss, has_aux=True)(params, x, v), gram)
         update, moments = self._adam().update(gradient, state.moments, params)
         network = eqx.apply_updates(state.network, update)
-        product = InverseProduct(h.mean(0), _relative(error, v), largest_ratio(h, v))
-        return product, HelperState(network, moments)
+        return sums.over(len(gram.x)), HelperState(network, moments)
 
     def _adam(self) -> optax.GradientTransformation:
         return optax.adam(self.learning_rate)

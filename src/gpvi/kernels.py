@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Scalar
 
+from gpvi.arithmetic import product
 from gpvi.mesh import contracted, paired, pairs, rows
 from gpvi.specs import require_choice, require_instance, require_positive, resolve, spec
 
@@ -59,7 +60,7 @@ def squared_distances(x: Float[Array, "n d"], y: Float[Array, "m d"]) -> Float[A
         return functools.reduce(jnp.add, (difference**2 for difference in differences))
     centre = jax.lax.stop_gradient(y.mean(0))
     x, y = x - centre, y - centre
-    squares = (x**2).sum(1)[:, None] + (y**2).sum(1)[None, :] - 2 * x @ y.T
+    squares = (x**2).sum(1)[:, None] + (y**2).sum(1)[None, :] - 2 * product(x, y.T)
     return jnp.maximum(squares, 0.0)
 
 

@@ -26,6 +26,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Float, PyTree
 
+from gpvi.arithmetic import product
 from gpvi.errors import InputError, UnknownOptionError
 from gpvi.specs import is_whole
 
@@ -115,8 +116,8 @@ def pairs(matrix: Float[Array, "n m"], x: Float[Array, "n d"]) -> Float[Array, "
 def contracted(matrix: Float[Array, "n m"], values: Float[Array, "n e"]) -> Float[Array, "m e"]:
     """matrixᵀ · values, shared out by the columns of the values or, where they are few, by those of the matrix."""
     if _wide(values):
-        return columns(whole(matrix).T @ columns(values))
-    return rows(_laid(matrix, _by_second).T @ whole(values))
+        return columns(product(whole(matrix).T, columns(values)))
+    return rows(product(_laid(matrix, _by_second).T, whole(values)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """What `fit` returns: draws, densities, a diagnosis, and a directory that holds it all."""
 
 import os
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -13,9 +14,9 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 from gpvi import diagnosis, drawing, export, saving, specs
 from gpvi.affine import Affine
 from gpvi.carriers import Chains, Particles, Sampler
-from gpvi.diagnostics import Diagnosis, smoothed_log_weights
+from gpvi.diagnostics import Diagnosis, effective_share, smoothed_log_weights
 from gpvi.entries import precision
-from gpvi.errors import InputError, NotAvailableError
+from gpvi.errors import InputError, NotAvailableError, ReliabilityWarning
 from gpvi.generators import AbstractGenerator, Preconditioned
 from gpvi.methods import Method
 from gpvi.methods.base import State
@@ -23,6 +24,7 @@ from gpvi.methods.transport import Amortized
 from gpvi.summary import Summary, summarise
 from gpvi.target import Target
 from gpvi.training import Training
+from gpvi.verdict import RELIABLE_K_HAT
 from gpvi.whitened import Whitened
 
 Count = int | np.integer
@@ -205,16 +207,50 @@ class Posterior:
     def resample(
         self, n: Count, *, key: PRNGKeyArray, proposals: Count | None = None
     ) -> Float[Array, "n d"]:
-        """n draws by Pareto-smoothed importance resampling of `proposals` (10 n by default) new ones."""
+        """n draws, with replacement, by Pareto-smoothed importance resampling of `proposals` new ones.
+
+        There are 10 n of them by default, and no fewer than 1,000. A `ReliabilityWarning` says if their weights cannot
+        be relied on (k̂ above 0.7) or leave fewer effective proposals than n.
+        """
         n = self._count(n, key)
-        proposals = 10 * n if proposals is None else self._count(proposals, key)
-        target = self._require_target("resample")
-        self._require_density("resample")
+        proposals = max(10 * n, 1_000) if proposals is None else self._count(proposals, key)
         draw_key, choice_key = jax.random.split(key)
+        x, log_weights, k_hat = self._weighted(proposals, draw_key, "resample")
         with self._precision():
-            x, log_q, _ = drawing.draw_with_density(self.generator, proposals, draw_key)
-            log_weights, _ = smoothed_log_weights(drawing.log_densities(target, x) - log_q)
-            return x[jax.random.categorical(choice_key, log_weights, shape=(n,))]
+            effective = proposals * float(effective_share(log_weights))
+            chosen = x[jax.random.categorical(choice_key, log_weights, shape=(n,))]
+        heavy = proposals >= LEAST_DRAWS and not k_hat <= RELIABLE_K_HAT
+        if heavy or effective < min(n, proposals / 10):
+            warnings.warn(
+                f"{effective:.0f} of {proposals} proposals are effective (k̂ = {k_hat:.2f}), so that many of the {n} "
+                "draws are the same few points: q is too far from p for weights to correct it. See diagnose().",
+                ReliabilityWarning,
+                stacklevel=2,
+            )
+        return chosen
+
+    def sample_and_log_weights(
+        self, n: Count, *, key: PRNGKeyArray
+    ) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
+        """n new draws, those of `sample` with the same key, and their Pareto-smoothed, normalised log weights."""
+        x, log_weights, _ = self._weighted(self._count(n, key), key, "sample_and_log_weights")
+        return x, log_weights
+
+    def _weighted(
+        self, n: int, key: PRNGKeyArray, what: str
+    ) -> tuple[Float[Array, "n d"], Float[Array, " n"], float]:
+        """n new draws, their smoothed log weights, and k̂."""
+        target = self._require_target(what)
+        self._require_density(what)
+        with self._precision():
+            x, log_q, _ = drawing.draw_with_density(self.generator, n, key)
+            log_weights, k_hat = smoothed_log_weights(drawing.log_densities(target, x) - log_q)
+        if not np.isfinite(np.asarray(log_weights)).any():
+            raise NotAvailableError(
+                f"log p is not finite at any of {n} draws, so none has a weight. Train again (see diagnose()), or "
+                "look at target.debug()."
+            )
+        return x, log_weights, float(k_hat)
 
     def draws(self, n: Count, *, key: PRNGKeyArray) -> PyTree:
         """n draws by name and in their supports, deterministic sites included, as the target's model knows them."""

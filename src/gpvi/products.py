@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree, Scalar
 
+from gpvi.arithmetic import product
+
 FEW, WIDE = 16, 256
 """Draws up to which, and features from which on, a sum is left open: adding up costs 2n operations to an entry, which
 hide behind the optimiser's reads and writes while n is small, and rows shorter than this make poor loops."""
@@ -63,7 +65,7 @@ class Products:
 
     def square(self) -> Scalar:
         """The sum of the squares of its entries."""
-        left, right = (jnp.matmul(a, a.T, precision="highest") for a in (self.left, self.right))
+        left, right = (product(a, a.T) for a in (self.left, self.right))
         return jnp.maximum((left * right).sum(), 0.0)
 
 
@@ -78,7 +80,7 @@ def _copies_forward(vector: Float[Array, " d"], n: int) -> tuple[Float[Array, "n
 
 
 def _copies_back(n: int, _: None, given: Float[Array, "n d"]) -> tuple[Float[Array, " d"]]:
-    return (jnp.matmul(jnp.ones(n, given.dtype), given, precision="highest"),)
+    return (product(jnp.ones(n, given.dtype), given),)
 
 
 copies.defvjp(_copies_forward, _copies_back)

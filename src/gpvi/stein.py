@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 
+from gpvi.arithmetic import product
+
 BOOTSTRAPS = 500
 POINTS = 1_000
 """The discrepancy compares all pairs of at most this many draws."""
@@ -59,11 +61,11 @@ def flattest(
     where log p hardly falls along some line.
     """
     centred = x - x.mean(0)
-    factor = jnp.linalg.cholesky(centred.T @ centred / len(x))
+    factor = jnp.linalg.cholesky(product(centred.T, centred) / len(x))
     white = jax.scipy.linalg.solve_triangular(factor, centred.T, lower=True).T
-    product = -white.T @ (score @ factor) / len(x)
-    direction = jnp.linalg.eigh((product + product.T) / 2)[1][:, 0]
-    return white @ direction, factor @ direction
+    stein = -product(white.T, product(score, factor)) / len(x)
+    direction = jnp.linalg.eigh((stein + stein.T) / 2)[1][:, 0]
+    return product(white, direction), product(factor, direction)
 
 
 @jax.jit
@@ -76,18 +78,18 @@ def discrepancy(
     """
     n, dim = x.shape
     squares = (x**2).sum(1)
-    distances = jnp.maximum(squares[:, None] + squares[None] - 2 * x @ x.T, 0.0)
+    distances = jnp.maximum(squares[:, None] + squares[None] - 2 * product(x, x.T), 0.0)
     base = 1 + distances / dim
-    first, second = -(base**-1.5) / dim, 3 * base**-2.5 / dim**2
-    along = score @ x.T
+    slope, curvature = -(base**-1.5) / dim, 3 * base**-2.5 / dim**2
+    along = product(score, x.T)
     own = (score * x).sum(1)
     toward_y = own[:, None] - along
     toward_x = own[None] - along.T
     u = (
-        (score @ score.T) * base**-0.5
-        - first * (toward_y + toward_x)
-        - dim * first
-        - second * distances
+        product(score, score.T) * base**-0.5
+        - slope * (toward_y + toward_x)
+        - dim * slope
+        - curvature * distances
     )
     pairs = u - jnp.diag(jnp.diag(u))
     statistic = pairs.sum() / (n * (n - 1))

@@ -119,12 +119,10 @@ class Target(eqx.Module):
         with self.precision():
             self.initial = jnp.asarray(point, self.dtype)
             self.data = _checked_data(data)
-        functions = (log_density, log_likelihood, log_prior)
+            functions = tuple(map(_with_jax_arrays, (log_density, log_likelihood, log_prior)))
         closed = all(f is None or isinstance(f, eqx.Module) for f in functions)
         self._traced = None if closed else object()
-        self._log_density = log_density
-        self._log_likelihood = log_likelihood
-        self._log_prior = log_prior
+        self._log_density, self._log_likelihood, self._log_prior = functions
         self.batch_size = _checked_batch_size(batch_size, self.size or 0)
         self.model = model
 
@@ -461,6 +459,13 @@ class Target(eqx.Module):
                 f"starting point {brief(self.initial)}. Pass another initial=, or guard the function "
                 "(jnp.where on the *inputs* of log, sqrt or division)."
             )
+
+
+def _with_jax_arrays(function: Callable | None) -> Callable | None:
+    """A module with its NumPy arrays as JAX's, which programs take as arguments; any other function as it is."""
+    if not isinstance(function, eqx.Module):
+        return function
+    return jax.tree.map(lambda a: jnp.asarray(a) if isinstance(a, np.ndarray) else a, function)
 
 
 def _check_functions(

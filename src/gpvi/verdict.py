@@ -103,12 +103,19 @@ def _of_density(seen: Evidence) -> Iterator[Verdict]:
             f"(k̂ = {seen.k_hat:.2f}): means are right, but rare events may be under-represented",
             "Train longer (steps=) if tails matter.",
         )
-    if heavy or effective < FEW_EFFECTIVE:
+    few = effective < FEW_EFFECTIVE
+    if heavy or (few and seen.effective_share < GOOD_SHARE):
         yield Verdict(
             "do not trust",
             f"importance weights have k̂ = {seen.k_hat:.2f} and an effective share of {seen.effective_share:.2g}: "
             "q is too far from p",
             "Train longer (steps=), reparameterise what is strongly bent (non-centred hierarchies), or run NUTS.",
+        )
+    if few:
+        yield Verdict(
+            "no fault seen",
+            f"{seen.draws} draws, {effective:.0f} of them effective, are too few to say more",
+            "Look at more of them: diagnose(draws=4_000, key=…).",
         )
     if seen.density == "unverified":
         yield Verdict(

@@ -14,6 +14,7 @@ import lineax as lx
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, Scalar
 
+from gpvi.arithmetic import product
 from gpvi.generators.base import no_inverse
 
 
@@ -70,7 +71,7 @@ class LowerTriangularHead(eqx.Module):
 
     def __call__(self, z_head: Float[Array, " k"]) -> Float[Array, " k"]:
         """T(z)."""
-        return self.shift + self.factor @ z_head
+        return self.shift + product(self.factor, z_head)
 
     def inverse(self, x_head: Float[Array, " k"]) -> Float[Array, " k"]:
         """T^{-1}(x), by substitution."""

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import lineax as lx
 from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray
 
+from gpvi.arithmetic import product
 from gpvi.generators.base import AbstractGenerator
 from gpvi.specs import spec
 
@@ -36,7 +37,7 @@ class LinearMap(AbstractGenerator):
 
     def head(self, z_head):
         """b + W z."""
-        return self.weight @ z_head + self.bias
+        return product(self.weight, z_head) + self.bias
 
     def tail(self, z_head, z_tail):
         """Empty."""

@@ -8,6 +8,7 @@ import lineax as lx
 from jaxtyping import Scalar
 
 from gpvi.affine import Affine
+from gpvi.arithmetic import product
 from gpvi.generators.base import AbstractGenerator
 
 
@@ -63,7 +64,7 @@ class Preconditioned(AbstractGenerator):
         scale = self._head_affine().scale
         block = self.generator.head_jacobian(z_head)
         if scale.ndim == 2:
-            return lx.MatrixLinearOperator(scale @ block.as_matrix())
+            return lx.MatrixLinearOperator(product(scale, block.as_matrix()))
         if isinstance(block, lx.DiagonalLinearOperator):
             return lx.DiagonalLinearOperator(scale * lx.diagonal(block))
         return lx.MatrixLinearOperator(scale[:, None] * block.as_matrix())

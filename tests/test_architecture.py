@@ -62,6 +62,7 @@ LAYERS = (
     {"posterior", "pace", "program"},
     {"arguments", "feed", "recovery"},
     {"checkpoint"},
+    {"loop", "starting"},
     {"fit"},
     {"bnn", "calibration", "comparison", "cost"},
     {"experiments"},

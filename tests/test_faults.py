@@ -7,7 +7,7 @@ import pytest
 
 import gpvi
 from gpvi.errors import InputError, TrainingWarning
-from gpvi.fit import _cause
+from gpvi.loop import _cause
 from gpvi.recovery import rejections
 
 METHOD = gpvi.SVGD(particles=4)

@@ -13,9 +13,9 @@ from gpvi import metrics as metrics
 from gpvi.calibration import sbc as sbc
 from gpvi.comparison import compare as compare
 from gpvi.cost import estimate as estimate
-from gpvi.fit import Event as Event
 from gpvi.fit import fit as fit
 from gpvi.fit import fit_seeds as fit_seeds
+from gpvi.loop import Event as Event
 from gpvi.methods import GFSD as GFSD
 from gpvi.methods import GFSF as GFSF
 from gpvi.methods import GPVI as GPVI

@@ -12,11 +12,12 @@ from jaxtyping import PRNGKeyArray
 
 from gpvi.affine import Affine
 from gpvi.feed import Feed, example
-from gpvi.fit import keeps_its_coordinates, planned
+from gpvi.fit import planned
 from gpvi.memory import GIB
 from gpvi.methods import Method
 from gpvi.program import compile_chunk
 from gpvi.specs import require_key
+from gpvi.starting import keeps_its_coordinates
 from gpvi.target import Target
 from gpvi.whitened import Whitened
 

@@ -61,9 +61,13 @@ class Run:
 
     def accept(self, arrays: PyTree, terms: dict[str, np.ndarray], taken: int) -> None:
         """A chunk was finite."""
-        self.before, self.arrays = self.arrays, arrays
-        self.done += taken
-        self._record.append(terms)
+        record = [*self._record, terms]
+        self.before, self.arrays, self.done, self._record = (
+            self.arrays,
+            arrays,
+            self.done + taken,
+            record,
+        )
 
     def retreat(self, failure: "Failure") -> None:
         """Go back, with half the step size; give up after `RETRIES`."""

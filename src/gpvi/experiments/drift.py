@@ -18,9 +18,10 @@ from jaxtyping import Array, PRNGKeyArray, Scalar
 from gpvi.diagnostics import conditioning
 from gpvi.experiments.base import Labelled, Measurements, Metric, Published, Recipe, Table, quietly
 from gpvi.experiments.energy import POTENTIALS, reference
-from gpvi.fit import Event, fit
+from gpvi.fit import fit
 from gpvi.generators import AbstractGenerator
 from gpvi.kernels import RBF, Noise, OnNoise
+from gpvi.loop import Event
 from gpvi.methods import GPVI
 from gpvi.methods.base import log_standard_normal
 from gpvi.program import chunk_length

@@ -26,10 +26,11 @@ from gpvi.experiments.gaussians import (
     KnownGaussian,
     relative_errors,
 )
-from gpvi.fit import Event, fit
+from gpvi.fit import fit
 from gpvi.generators.linear import LinearMap
 from gpvi.jacobian import Helper, Iterative, Solver, as_solver, bicgstab, transposed_product
 from gpvi.kernels import OnNoise
+from gpvi.loop import Event
 from gpvi.methods import GPVI
 from gpvi.program import chunk_length
 from gpvi.progress import Meter

@@ -1,5 +1,6 @@
 """What a run will cost, before it is made."""
 
+import dataclasses
 import time
 from typing import NamedTuple
 
@@ -15,11 +16,16 @@ from gpvi.feed import Feed, example
 from gpvi.fit import planned
 from gpvi.memory import GIB
 from gpvi.methods import Method
+from gpvi.pace import ATTEMPTS
 from gpvi.program import compile_chunk
 from gpvi.specs import require_key
 from gpvi.starting import keeps_its_coordinates
 from gpvi.target import Target
 from gpvi.whitened import Whitened
+
+
+LONGEST, SLOW_DRAWS = 10.0, 256
+"""Seconds that a chunk of steps may take for its cost to be measured by it, at this many draws in a step."""
 
 
 class Estimate(NamedTuple):
@@ -30,7 +36,9 @@ class Estimate(NamedTuple):
     compile_seconds: float
     step_seconds: float
     memory: int | None
-    """Bytes of a device at the height of the run; None where the compiler does not tell."""
+    """Bytes of a device at the height of the run; None where the compiler does not report them."""
+    attempts: int = 1
+    """How often training may begin anew, if its draws cannot be trusted."""
 
     @property
     def seconds(self) -> float:
@@ -39,6 +47,8 @@ class Estimate(NamedTuple):
 
     def __str__(self) -> str:
         memory = "" if self.memory is None else f", {self.memory / GIB:.3f} GiB of memory"
+        if self.attempts > 1:
+            memory += f"; up to {self.attempts} times as long if its draws cannot be trusted"
         return (
             f"{self.steps:,} steps of {1e3 * self.step_seconds:.2g} ms after {self.compile_seconds:.2g} s of "
             f"compiling: {_duration(self.seconds)}{memory}"
@@ -55,11 +65,11 @@ def estimate(
     batch_size: int | None = None,
     mesh: Mesh | int | None = None,
 ) -> Estimate:
-    """What `gpvi.fit` with the same arguments will cost: its program is compiled, and run for one chunk of steps.
+    """What `gpvi.fit` with the same arguments will cost: its program is compiled, and run for some steps.
 
-    A `fit` that follows with the default `init` does not compile its steps again. The search for a start and, where
-    training goes in rounds, the looks between them are not counted: a few seconds. A run that is not trusted begins
-    anew, at most twice.
+    These are a chunk of steps or, where one would take long, a single one. A `fit` that follows with the default `init`
+    does not compile its steps again. The search for a start and, where training goes in rounds, the looks between them
+    are not counted: some seconds.
     """
     plan = planned(target, method, steps, optimizer, batch_size, "auto", mesh)
     require_key(key)
@@ -76,13 +86,29 @@ def estimate(
         arrays = plan.place(eqx.filter(state, eqx.is_array), state)
         began = time.perf_counter()
         memory = program.memory(arrays, density, run_key, example(plan, density))
+        compile_seconds = time.perf_counter() - began
+        if plan.chunk[0] * SLOW_DRAWS * _evaluation_seconds(density) > LONGEST:
+            plan = dataclasses.replace(plan, longest=1)
+            program = compile_chunk(plan, density, state)
+            program.memory(arrays, density, run_key, example(plan, density))
         with Feed(plan, density) as feed:
-            compiled = time.perf_counter()
+            began = time.perf_counter()
             jax.block_until_ready(
                 program(arrays, density, run_key, jnp.asarray(0), feed(run_key, 0))
             )
-            step_seconds = (time.perf_counter() - compiled) / plan.chunk[0]
-    return Estimate(plan.steps, compiled - began, step_seconds, memory)
+            step_seconds = (time.perf_counter() - began) / plan.chunk[0]
+    attempts = ATTEMPTS if plan.rounds else 1
+    return Estimate(plan.steps, compile_seconds, step_seconds, memory, attempts)
+
+
+def _evaluation_seconds(density: Whitened) -> float:
+    """Of log p and its gradient at one point, compiled; of streamed data, by a sample of them."""
+    point, some = jnp.zeros(density.dim, density.dtype), density.target.sample()
+    evaluate = eqx.filter_jit(lambda d, u: jax.value_and_grad(d.log_density)(u, some))
+    jax.block_until_ready(evaluate(density, point))
+    began = time.perf_counter()
+    jax.block_until_ready(evaluate(density, point))
+    return time.perf_counter() - began
 
 
 def _duration(seconds: float) -> str:

@@ -1,13 +1,14 @@
-"""When to stop and when to begin again, where nobody says for how long to train.
+"""When to stop and when to begin again, if the length of training is not given.
 
 Training goes in rounds, each with a schedule that decays to zero, so that each ends at rest. After a round the draws
 are weighed against the posterior: training stops where they fit, or where the ELBO no longer rises. If then they
-cannot be trusted, it begins anew; of all attempts the best is kept, and all are told, as a check on several modes.
+cannot be trusted, it begins anew; of all attempts the best is kept, and all are reported, as a check on several modes.
 """
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import jax
 from jaxtyping import PRNGKeyArray
 
 from gpvi.coverage import Outside, inside_evidence, missing
@@ -71,25 +72,33 @@ class Assessment(NamedTuple):
 
 
 class Judge:
-    """Assesses the state at the end of each round of one attempt, always at the same noise."""
+    """Assesses the state at the end of each round of one attempt.
+
+    Rounds are compared at the same noise. Draws that fit must do so at other noise, too: k̂ of 4,000 draws varies, and
+    training would stop at the first lucky set.
+    """
 
     def __init__(
         self, target: Density, outside: Callable[[], Sequence[Outside | None]], *, key: PRNGKeyArray
     ):
-        self._target, self._outside, self._key = target, outside, key
+        self._target, self._outside = target, outside
+        self._key, self._other_key = jax.random.split(key)
         self.last: Assessment | None = None
 
     def assess(self, state: State) -> Assessment:
         """The draws of this state."""
+        return self._assessed(state, self._key)
+
+    def _assessed(self, state: State, key: PRNGKeyArray) -> Assessment:
         model = state.learner.model
         assert isinstance(model, AbstractGenerator)
-        seen = inside_evidence(self._target, model, key=self._key)
+        seen = inside_evidence(self._target, model, key=key)
         return Assessment(seen, missing(seen, *self._outside(), dtype=self._target.dtype))
 
     def __call__(self, state: State, before: Assessment | None) -> tuple[str | None, Assessment]:
         """Why training should stop here, or None; and what was seen. `before` is what the round before had."""
         self.last = now = self.assess(state)
-        if now.settled:
+        if now.settled and self._assessed(state, self._other_key).settled:
             return f"the draws fit ({now})", now
         if before is None:
             return None, now

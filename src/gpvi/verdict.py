@@ -93,7 +93,8 @@ def _of_density(seen: Evidence) -> Iterator[Verdict]:
         yield Verdict(
             "do not trust",
             f"the draws miss about {seen.missing:.0%} of the posterior",
-            "Fit again with more steps, another key or more particles, and compare.",
+            "Give a start near what is missed (initial=), or run NUTS with several chains; a fit with another key "
+            "that does not see it does not disprove it.",
         )
     heavy = not seen.k_hat <= RELIABLE_K_HAT
     if heavy and seen.k_hat <= HOPELESS_K_HAT and seen.effective_share >= EVEN_SHARE:

@@ -8,16 +8,10 @@ from jax.scipy.special import logsumexp
 from scipy.linalg import solve_triangular
 
 from gpvi.errors import InputError
-from gpvi.start import (
-    Gaussian,
-    NoPathError,
-    _newton_step,
-    _Normal,
-    _temper,
-    automatic,
-    laplace,
-    pathfinder,
-)
+from gpvi.start import Gaussian, NoPathError, automatic, laplace, pathfinder
+from gpvi.start.climbing import newton_step
+from gpvi.start.joining import temper
+from gpvi.start.normal import Normal
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -377,11 +371,11 @@ def test_at_least_one_path(getkey):
 def test_newton_step_solves_a_normal_from_d_plus_two_draws():
     rng = np.random.default_rng(0)
     root = np.tril(rng.standard_normal((4, 4))) + 3 * np.eye(4)
-    target = _Normal(rng.standard_normal(4), root)
-    normal = _Normal(np.zeros(4), np.eye(4))
+    target = Normal(rng.standard_normal(4), root)
+    normal = Normal(np.zeros(4), np.eye(4))
     noise = rng.standard_normal((6, 4))
     scores = -np.linalg.solve(root @ root.T, (noise - target.location).T).T
-    step = _newton_step(normal, noise, np.zeros(6), scores)
+    step = newton_step(normal, noise, np.zeros(6), scores)
     assert step is not None
     moved = normal.moved(step.shift, step.factor(1.0))
     assert np.allclose(moved.location, target.location)
@@ -392,7 +386,7 @@ def test_newton_step_solves_a_normal_from_d_plus_two_draws():
 def test_tempered_weights_keep_the_effective_sample(spread):
     ratios = spread * np.random.default_rng(0).standard_normal(1000)
     ratios[::10] = -np.inf
-    exponent, weights = _temper(ratios, 200)
+    exponent, weights = temper(ratios, 200)
     assert weights.sum() == pytest.approx(1)
     assert np.all(weights[::10] == 0)
     effective = 1 / (weights**2).sum()

@@ -299,6 +299,18 @@ def test_float32_session_and_float32_only_density(getkey):
     assert_covers(gaussian, 3 * np.ones(4), 4 * np.eye(4), 0.99, 1.01, 0.02)
 
 
+def test_float32_session_and_density_that_asserts_float32(getkey):
+    """Whatever it raises in float64, a log-density that can be traced in float32 is followed in float32."""
+
+    def log_density(x):
+        assert x.dtype == jnp.float32
+        return -0.5 * jnp.sum(((x - 3) / 2) ** 2)
+
+    with jax.enable_x64(False):
+        gaussian = automatic(log_density, jnp.zeros(3), key=getkey())
+    assert_covers(gaussian, 3 * np.ones(3), 4 * np.eye(3), 0.99, 1.01, 0.02)
+
+
 def test_float32_session_is_searched_in_float64(getkey):
     log_density, mean, covariance = normal_case(10 * np.ones(6), np.logspace(-3, 5, 6), 0.999)
     with jax.enable_x64(False):

@@ -86,16 +86,18 @@ def _batches(x: Points) -> list[Float[np.ndarray, "b d"]]:
 def _compiles_in_float64(log_density: LogDensity, dim: int) -> bool:
     """Whether the function can be compiled in float64.
 
-    A function that fixes float32 (in a scan's carry) cannot. Nor can one that closes over NumPy arrays of float64 and
-    has also been traced in float32: JAX 0.10 mistakes its float32 copies of them, while these live, for the arrays
-    themselves. The copies are kept alive here, so that the answer does not depend on what was traced before.
+    A function that fixes float32 (in a scan's carry, or by an assertion) cannot. Nor can one that closes over NumPy
+    arrays of float64 and has also been traced in float32: JAX 0.10 mistakes its float32 copies of them, while these
+    live, for the arrays themselves. The copies are kept alive here, so that the answer does not depend on what was
+    traced before. What the function raises in the session's own precision is raised; what it raises in float64 alone
+    only means that it cannot.
     """
     function = jax.jit(jax.value_and_grad(log_density))
     copies = function.trace(jax.ShapeDtypeStruct((dim,), jnp.result_type(float)))
     with jax.enable_x64(True):
         try:
             function.lower(jax.ShapeDtypeStruct((dim,), np.dtype("float64")))
-        except (TypeError, ValueError):
+        except Exception:
             return False
         finally:
             del copies

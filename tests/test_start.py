@@ -10,7 +10,9 @@ from scipy.linalg import solve_triangular
 from gpvi.errors import InputError
 from gpvi.start import Gaussian, NoPathError, automatic, laplace, pathfinder
 from gpvi.start.climbing import newton_step
-from gpvi.start.joining import temper
+from gpvi.start.evaluation import HostDensity
+from gpvi.start.joining import importance_sample, temper
+from gpvi.start.mixture import Mixture
 from gpvi.start.normal import Normal
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -392,6 +394,26 @@ def test_newton_step_solves_a_normal_from_d_plus_two_draws():
     moved = normal.moved(step.shift, step.factor(1.0))
     assert np.allclose(moved.location, target.location)
     assert np.allclose(moved.scale, target.scale)
+
+
+def test_parts_of_a_mixture_without_a_draw_do_not_count():
+    """Of 100 draws none comes from a part with a share of 0.4 %: all come from the other part, which is p."""
+    p, far = Normal(np.zeros(2), np.eye(2)), Normal(np.ones(2), np.eye(2))
+    density = HostDensity(lambda x: -0.5 * x @ x - jnp.log(2 * jnp.pi), 2)
+    proposal = Mixture([far, p], np.array([0.004, 0.996]))
+    sample = importance_sample(density, proposal, 100, np.random.default_rng(0))
+    assert sample.x.shape == (100, 2)
+    assert np.allclose(sample.log_ratios, 0, atol=1e-12)
+
+
+def test_shares_of_a_mixture_are_those_of_its_draws():
+    parts = [Normal(np.array([centre]), np.eye(1)) for centre in (-8.0, 0.0, 8.0)]
+    mixture = Mixture(parts, np.array([0.09, 0.46, 0.45]))
+    x, drawn = mixture.draw(10, np.random.default_rng(0))
+    nearest = np.abs(x - [-8.0, 0.0, 8.0]).argmin(1)
+    assert np.array_equal(np.bincount(nearest, minlength=3), [0, 4, 6])
+    assert np.allclose(drawn.shares, [0.0, 0.4, 0.6])
+    assert drawn.moments().location == pytest.approx(4.8)
 
 
 @pytest.mark.parametrize("spread", [0.1, 3.0, 100.0])

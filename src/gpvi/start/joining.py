@@ -36,6 +36,14 @@ LEAST_VARIANCE = 1e-2
 """The least variance of the Gaussian of one round in units of that of the round before."""
 
 
+class Sample(NamedTuple):
+    """Draws x from a mixture q, and log p − log q of them."""
+
+    q: Mixture
+    x: Points
+    log_ratios: Values
+
+
 class Joined(NamedTuple):
     """The Gaussian of all path ends, and the properties of the importance weights that made it.
 
@@ -57,33 +65,31 @@ def join(density: HostDensity, ends: Sequence[PathEnd], rng: Generator) -> Joine
     if 2 * needed > DRAWS:
         return found
     for _ in range(ROUNDS):
-        proposal = known.and_half(found.normal)
-        x, log_ratios = importance_ratios(density, proposal, DRAWS, rng)
-        if not np.isfinite(log_ratios).any():
+        sample = importance_sample(density, known.and_half(found.normal), DRAWS, rng)
+        if not np.isfinite(sample.log_ratios).any():
             break
-        tempering, weights = temper(log_ratios, needed)
+        tempering, weights = temper(sample.log_ratios, needed)
         found = Joined(
-            _corrected_moments(proposal, found.normal, x, weights),
+            _corrected_moments(sample, weights, found.normal),
             tempering,
             float(1 / (weights**2).sum() / DRAWS),
-            *_evidence(log_ratios),
+            *_evidence(sample.log_ratios),
         )
         if found.effective_share > ENOUGH:
             break
     if len(ends) > 1 and found.tempering == 1:
-        proposal = known.and_half(found.normal)
-        _, log_ratios = importance_ratios(density, proposal, 4 * DRAWS, rng)
-        log_z, error = _evidence(log_ratios)
+        sample = importance_sample(density, known.and_half(found.normal), 4 * DRAWS, rng)
+        log_z, error = _evidence(sample.log_ratios)
         found = found._replace(log_evidence=log_z, log_evidence_se=error)
     return found
 
 
-def importance_ratios(
+def importance_sample(
     density: HostDensity, proposal: Mixture, count: int, rng: Generator
-) -> tuple[Points, Values]:
-    """Draws from the proposal q, and log p − log q of them."""
-    x = proposal.draw(count, rng)
-    return x, density.values(x) - proposal.log_density(x)
+) -> Sample:
+    """Draws from the proposal, part by part."""
+    x, q = proposal.draw(count, rng)
+    return Sample(q, x, density.values(x) - q.log_density(x))
 
 
 def temper(log_ratios: Values, needed: int) -> tuple[float, Values]:
@@ -107,13 +113,13 @@ def temper(log_ratios: Values, needed: int) -> tuple[float, Values]:
     return low, weights(low)
 
 
-def _corrected_moments(proposal: Mixture, centre: Normal, x: Points, weights: Values) -> Normal:
-    """The moments of p: those of the proposal q, plus the difference that the weighted draws x of q estimate.
+def _corrected_moments(sample: Sample, weights: Values, centre: Normal) -> Normal:
+    """The moments of p: those of q, plus the difference that the weighted draws of q estimate.
 
     They are computed in the coordinates that whiten `centre`, where no variance falls below `LEAST_VARIANCE`.
     """
-    excess, u = weights - 1 / len(x), centre.whiten(x)
-    base = proposal.whitened_by(centre).moments()
+    excess, u = weights - 1 / len(weights), centre.whiten(sample.x)
+    base = sample.q.whitened_by(centre).moments()
     mean = base.location + excess @ u
     second = base.scale @ base.scale.T + np.outer(base.location, base.location)
     second += (u * excess[:, None]).T @ u

@@ -26,14 +26,19 @@ class Mixture(NamedTuple):
             ]
         return np.asarray(logsumexp(log_parts, axis=0))
 
-    def draw(self, count: int, rng: Generator) -> Points:
-        """Draws of which each part contributes its share, rounded down; the last part contributes the rest."""
+    def draw(self, count: int, rng: Generator) -> tuple[Points, "Mixture"]:
+        """Draws of which each part contributes its share, rounded down, and the last part contributes the rest.
+
+        They are returned with the mixture of which they are exact draws, part by part: its shares are those of the
+        draws, so that a part that contributes none does not count.
+        """
         counts = np.floor(self.shares * count).astype(int)
         counts[-1] = count - counts[:-1].sum()
         dim = len(self.parts[0].location)
         noises = [rng.standard_normal((number, dim)) for number in counts]
         pairs = zip(self.parts, noises, strict=True)
-        return np.concatenate([part.points(noise) for part, noise in pairs])
+        x = np.concatenate([part.points(noise) for part, noise in pairs])
+        return x, Mixture(self.parts, counts / count)
 
     def and_half(self, normal: Normal) -> "Mixture":
         """An even mixture of this one and a normal distribution, which comes last."""

@@ -1,14 +1,18 @@
 """A starting Gaussian against posteriors whose moments are known, or found by quadrature."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.scipy.special import logsumexp
 from scipy.linalg import solve_triangular
+from threadpoolctl import threadpool_info
 
 from gpvi.errors import InputError
 from gpvi.start import Gaussian, NoPathError, automatic, laplace, pathfinder
+from gpvi.start.beginnings import Far, Missed, Near, beginnings
 from gpvi.start.climbing import newton_step
 from gpvi.start.evaluation import HostDensity
 from gpvi.start.joining import importance_sample, temper
@@ -380,6 +384,33 @@ def test_bad_input_fails_early(find, getkey):
 def test_at_least_one_path(getkey):
     with pytest.raises(InputError, match="paths is 0"):
         pathfinder(lambda x: -x @ x, jnp.zeros(2), key=getkey(), paths=0)
+
+
+def test_the_search_keeps_blas_to_one_thread(getkey):
+    threads = []
+
+    def log_density(x):
+        threads.append([pool["num_threads"] for pool in threadpool_info()])
+        return -0.5 * x @ x
+
+    pathfinder(log_density, np.zeros(2), key=getkey(), paths=1)
+    assert threads[-1]
+    assert set(threads[-1]) == {1}
+
+
+def test_paths_begin_in_turn_where_little_is_known():
+    """Missed, far, missed, near; each far direction twice, and each further than the one before."""
+    plan = list(itertools.islice(beginnings(3, 32, np.random.default_rng(0)), 31))
+    assert all(isinstance(one, Missed) for one in plan[::2])
+    assert [type(one) for one in plan[1::2]] == [Far, Near] * 7 + [Far]
+    far = [one for one in plan if isinstance(one, Far)]
+    near = [one for one in plan if isinstance(one, Near)]
+    assert [one.distance for one in far] == [16, -16, 32, -32, 64, -64, 128, -128]
+    pairs = zip(far[::2], far[1::2], strict=True)
+    assert all(np.array_equal(one.direction, other.direction) for one, other in pairs)
+    directions = np.stack([one.direction for one in far[::2] + near])
+    assert len(np.unique(directions, axis=0)) == 4 + 7
+    assert np.allclose((directions**2).sum(1), 3)
 
 
 def test_newton_step_solves_a_normal_from_d_plus_two_draws():

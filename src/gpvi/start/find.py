@@ -1,12 +1,13 @@
 """The functions that find a Gaussian: they check what is passed, and prepare the log-density and the host."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import jax
 import numpy as np
 from jaxtyping import ArrayLike, PRNGKeyArray
 from numpy.random import Generator
+from threadpoolctl import threadpool_limits
 
 from gpvi.entries import brief
 from gpvi.errors import InputError
@@ -77,11 +78,8 @@ def _quiet_single_thread() -> Iterator[None]:
 
     On matrices of this size several threads gain little, and on busy cores cost up to a hundredfold.
     """
-    try:
-        from threadpoolctl import threadpool_limits
-    except ImportError:
-        limits = nullcontext()
-    else:
-        limits = threadpool_limits(1, user_api="blas")
-    with limits, np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+    with (
+        threadpool_limits(1, user_api="blas"),
+        np.errstate(over="ignore", divide="ignore", invalid="ignore"),
+    ):
         yield

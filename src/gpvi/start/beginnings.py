@@ -49,10 +49,10 @@ Beginning = Missed | Far | Near
 
 
 def beginnings(dim: int, count: int, rng: Generator) -> Iterator[Beginning]:
-    """The beginnings of the paths after the first, `count` and more: missed, far, missed, near, and again.
+    """The beginnings of at least `count` paths after the first: missed, far, missed, near, and so on.
 
-    Each far direction serves twice, forwards and backwards, with the next of the distances for every direction. Far
-    and near beginnings take the same random directions, from opposite ends of the list.
+    Each far direction serves twice, forwards and backwards; every new direction has the next distance of `FAR`. Far and
+    near beginnings take their directions from opposite ends of one list of `count` random ones.
     """
     directions = rng.standard_normal((count, dim))
     directions *= np.sqrt(dim) / np.linalg.norm(directions, axis=1, keepdims=True)

@@ -3,12 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import gpvi
 from cases import regression
 from gpvi.errors import NotAvailableError
-from gpvi.generators import Linear, Residual, SplineFlow, Triangular
+from gpvi.generators import FullRank, Linear, Residual, SplineFlow, Triangular
 from gpvi.jacobian import Helper
 
 SMALL = {"generator": Linear(), "particles": 32, "learning_rate": 0.03}
@@ -88,3 +89,19 @@ def test_residual_has_no_log_prob_elsewhere(generator, getkey):
     assert np.isfinite(posterior.sample_and_log_prob(4, key=getkey())[1]).all()
     with pytest.raises(NotAvailableError, match=r"sample_and_log_prob.*Triangular"):
         posterior.log_prob(jnp.zeros((3, 2)))
+
+
+def test_pathfinder_draws_its_noise_by_a_key_of_its_own(monkeypatch):
+    """The key that builds the generator draws nothing else."""
+    keys, build = [], FullRank.build
+
+    def recording(self, dim, *, key, dtype):
+        keys.append(key)
+        return build(self, dim, key=key, dtype=dtype)
+
+    monkeypatch.setattr(FullRank, "build", recording)
+    target, key = regression().target("float32"), jax.random.key(0)
+    noise = gpvi.Pathfinder(draws=7).init(target, optax.identity(), key=key).auxiliary.noise
+    assert noise.shape == (7, target.dim)
+    for used in (key, *keys):
+        assert not np.array_equal(noise, jax.random.normal(used, noise.shape, noise.dtype))

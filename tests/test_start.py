@@ -1,23 +1,23 @@
 """A starting Gaussian against posteriors whose moments are known, or found by quadrature."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.scipy.special import logsumexp
 from scipy.linalg import solve_triangular
+from threadpoolctl import threadpool_info
 
 from gpvi.errors import InputError
-from gpvi.start import (
-    Gaussian,
-    NoPathError,
-    _newton_step,
-    _Normal,
-    _temper,
-    automatic,
-    laplace,
-    pathfinder,
-)
+from gpvi.start import Gaussian, NoPathError, automatic, laplace, pathfinder
+from gpvi.start.beginnings import Far, Missed, Near, beginnings
+from gpvi.start.climbing import newton_step
+from gpvi.start.evaluation import HostDensity
+from gpvi.start.joining import importance_sample, temper
+from gpvi.start.mixture import Mixture
+from gpvi.start.normal import Normal
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -305,6 +305,18 @@ def test_float32_session_and_float32_only_density(getkey):
     assert_covers(gaussian, 3 * np.ones(4), 4 * np.eye(4), 0.99, 1.01, 0.02)
 
 
+def test_float32_session_and_density_that_asserts_float32(getkey):
+    """Whatever it raises in float64, a log-density that can be traced in float32 is followed in float32."""
+
+    def log_density(x):
+        assert x.dtype == jnp.float32
+        return -0.5 * jnp.sum(((x - 3) / 2) ** 2)
+
+    with jax.enable_x64(False):
+        gaussian = automatic(log_density, jnp.zeros(3), key=getkey())
+    assert_covers(gaussian, 3 * np.ones(3), 4 * np.eye(3), 0.99, 1.01, 0.02)
+
+
 def test_float32_session_is_searched_in_float64(getkey):
     log_density, mean, covariance = normal_case(10 * np.ones(6), np.logspace(-3, 5, 6), 0.999)
     with jax.enable_x64(False):
@@ -374,25 +386,72 @@ def test_at_least_one_path(getkey):
         pathfinder(lambda x: -x @ x, jnp.zeros(2), key=getkey(), paths=0)
 
 
+def test_the_search_keeps_blas_to_one_thread(getkey):
+    threads = []
+
+    def log_density(x):
+        threads.append([pool["num_threads"] for pool in threadpool_info()])
+        return -0.5 * x @ x
+
+    pathfinder(log_density, np.zeros(2), key=getkey(), paths=1)
+    assert threads[-1]
+    assert set(threads[-1]) == {1}
+
+
+def test_paths_begin_in_turn_where_little_is_known():
+    """Missed, far, missed, near; each far direction twice, and each further than the one before."""
+    plan = list(itertools.islice(beginnings(3, 32, np.random.default_rng(0)), 31))
+    assert all(isinstance(one, Missed) for one in plan[::2])
+    assert [type(one) for one in plan[1::2]] == [Far, Near] * 7 + [Far]
+    far = [one for one in plan if isinstance(one, Far)]
+    near = [one for one in plan if isinstance(one, Near)]
+    assert [one.distance for one in far] == [16, -16, 32, -32, 64, -64, 128, -128]
+    pairs = zip(far[::2], far[1::2], strict=True)
+    assert all(np.array_equal(one.direction, other.direction) for one, other in pairs)
+    directions = np.stack([one.direction for one in far[::2] + near])
+    assert len(np.unique(directions, axis=0)) == 4 + 7
+    assert np.allclose((directions**2).sum(1), 3)
+
+
 def test_newton_step_solves_a_normal_from_d_plus_two_draws():
     rng = np.random.default_rng(0)
     root = np.tril(rng.standard_normal((4, 4))) + 3 * np.eye(4)
-    target = _Normal(rng.standard_normal(4), root)
-    normal = _Normal(np.zeros(4), np.eye(4))
+    target = Normal(rng.standard_normal(4), root)
+    normal = Normal(np.zeros(4), np.eye(4))
     noise = rng.standard_normal((6, 4))
     scores = -np.linalg.solve(root @ root.T, (noise - target.location).T).T
-    step = _newton_step(normal, noise, np.zeros(6), scores)
+    step = newton_step(normal, noise, np.zeros(6), scores)
     assert step is not None
     moved = normal.moved(step.shift, step.factor(1.0))
     assert np.allclose(moved.location, target.location)
     assert np.allclose(moved.scale, target.scale)
 
 
+def test_parts_of_a_mixture_without_a_draw_do_not_count():
+    """Of 100 draws none comes from a part with a share of 0.4 %: all come from the other part, which is p."""
+    p, far = Normal(np.zeros(2), np.eye(2)), Normal(np.ones(2), np.eye(2))
+    density = HostDensity(lambda x: -0.5 * x @ x - jnp.log(2 * jnp.pi), 2)
+    proposal = Mixture([far, p], np.array([0.004, 0.996]))
+    sample = importance_sample(density, proposal, 100, np.random.default_rng(0))
+    assert sample.x.shape == (100, 2)
+    assert np.allclose(sample.log_ratios, 0, atol=1e-12)
+
+
+def test_shares_of_a_mixture_are_those_of_its_draws():
+    parts = [Normal(np.array([centre]), np.eye(1)) for centre in (-8.0, 0.0, 8.0)]
+    mixture = Mixture(parts, np.array([0.09, 0.46, 0.45]))
+    x, drawn = mixture.draw(10, np.random.default_rng(0))
+    nearest = np.abs(x - [-8.0, 0.0, 8.0]).argmin(1)
+    assert np.array_equal(np.bincount(nearest, minlength=3), [0, 4, 6])
+    assert np.allclose(drawn.shares, [0.0, 0.4, 0.6])
+    assert drawn.moments().location == pytest.approx(4.8)
+
+
 @pytest.mark.parametrize("spread", [0.1, 3.0, 100.0])
 def test_tempered_weights_keep_the_effective_sample(spread):
     ratios = spread * np.random.default_rng(0).standard_normal(1000)
     ratios[::10] = -np.inf
-    exponent, weights = _temper(ratios, 200)
+    exponent, weights = temper(ratios, 200)
     assert weights.sum() == pytest.approx(1)
     assert np.all(weights[::10] == 0)
     effective = 1 / (weights**2).sum()

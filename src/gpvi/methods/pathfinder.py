@@ -83,9 +83,10 @@ class Pathfinder:
         self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
     ) -> State:
         """A standard normal, that any path betters."""
-        generator = FullRank().build(target.dim, key=key, dtype=target.dtype)
+        generator_key, noise_key = jax.random.split(key)
+        generator = FullRank().build(target.dim, key=generator_key, dtype=target.dtype)
         learner = Learner.start(generator, optimizer, target.dtype)
-        noise = jax.random.normal(key, (self.draws, target.dim), target.dtype)
+        noise = jax.random.normal(noise_key, (self.draws, target.dim), target.dtype)
         return State(learner, Best(jnp.asarray(-jnp.finfo(target.dtype).max, target.dtype), noise))
 
     def step(

@@ -9,7 +9,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -54,7 +54,8 @@ class Stages:
             run = self._saves.resumed(0, fresh)
         for note in run.notes:
             warnings.warn(note, TrainingWarning, stacklevel=2)
-        if run is fresh:
-            run.arrays, run.notes = fitted(), []
-            self._saves.save(0, run)
-        return run.arrays
+        if run is not fresh:
+            return cast(Array, run.arrays)
+        run.arrays, run.notes = (points := fitted()), []
+        self._saves.save(0, run)
+        return points

@@ -168,7 +168,7 @@ def trained(
     if steps is None:
         steps = chosen.default_steps(dim)
     require_count("steps", steps, "None is the method's own number.")
-    steps = int(steps)
+    total = int(steps)
     size = _batch_size(batch_size, chosen, len(X))
     options: dict[str, Any] = {
         "batch_size": size,
@@ -178,7 +178,7 @@ def trained(
     whole = given(likelihood)
     if start or not has_modes or not isinstance(chosen, GPVI):
         options |= stages.options("")
-        return _side_by_side([whole] * number, chosen, start, key=key, steps=steps, **options)
+        return _side_by_side([whole] * number, chosen, start, key=key, steps=total, **options)
 
     climb_key, held_key, free_key = jax.random.split(key, 3)
     first = held(likelihood, y)
@@ -191,29 +191,29 @@ def trained(
             X,
             y,
             number=number,
-            steps=-(-steps // CLIMB),
+            steps=-(-total // CLIMB),
             batch_size=size,
             key=climb_key,
             dtype=dtype,
         )
 
     def who() -> dict[str, str]:
-        return {"members": repr(number), **asked([whole], chosen, steps, size, key)}
+        return {"members": repr(number), **asked([whole], chosen, total, size, key)}
 
     with stages.held():
         points = stages.networks(number, whole, who, fitted)
         begun = whole if first == likelihood else given(first)
-        climbed = [begun.starting_at(point) for point in points]
-        before: Sequence[Posterior] = ()
-        if first != likelihood:
-            half = max(1, steps // 2)
-            saved = stages.options("held")
-            before = fit_seeds(climbed, chosen, key=held_key, steps=half, **options, **saved)
-            if before[0].training.unfinished:
-                return tuple(before)
-            steps, climbed = max(1, steps - half), [whole] * number
-        options |= stages.options("free")
-        return _side_by_side(climbed, chosen, before, key=free_key, steps=steps, **options)
+        climbed = [begun.starting_at(point) for point in np.asarray(points)]
+        free = options | stages.options("free")
+        if first == likelihood:
+            return _side_by_side(climbed, chosen, (), key=free_key, steps=total, **free)
+        half = max(1, total // 2)
+        low = options | stages.options("held")
+        spread = fit_seeds(climbed, chosen, key=held_key, steps=half, **low)
+        if spread[0].training.unfinished:
+            return tuple(spread)
+        rest = max(1, total - half)
+        return _side_by_side([whole] * number, chosen, spread, key=free_key, steps=rest, **free)
 
 
 def _side_by_side(

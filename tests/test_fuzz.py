@@ -29,7 +29,7 @@ import pytest
 import typer
 
 import gpvi
-from gpvi import checkpoint, records, storage
+from gpvi import bnn, checkpoint, records, storage
 from gpvi.affine import Affine
 from gpvi.checkpoint import Start
 from gpvi.cli import app, fitting, running, userfile
@@ -103,6 +103,23 @@ class SavedPosterior(Saved):
 
     def read(self, folder):
         return gpvi.load(folder / "saved")
+
+
+class SavedPredictive(Saved):
+    _network = bnn.mlp((2, 1))
+
+    def make(self, folder):
+        target = gpvi.Target(lambda x: -0.5 * x @ x, dim=3)
+        method = gpvi.SVGD(particles=3)
+        model = method.init(target, optax.sgd(0.0), key=jax.random.key(0)).learner.model
+        affine = Affine.identity(3, np.dtype("float32"))
+        training = Training(3, 3, 0.1, {"elbo": np.zeros(3)}, ("a note",), "somewhere")
+        one = Posterior(method, model, affine, ("a", "b", "c"), training)
+        made = bnn.Predictive([one, one], self._network, bnn.Gaussian(noise=0.1))
+        made.save(folder / "saved", X=np.zeros((1, 2)))
+
+    def read(self, folder):
+        return bnn.load(folder / "saved", self._network)
 
 
 class Checkpoint(Saved):
@@ -248,6 +265,7 @@ class Streamed(Reader):
 READERS = {
     "posterior of particles": SavedPosterior(gpvi.SVGD(particles=3)),
     "posterior of a generator": SavedPosterior(gpvi.GPVI()),
+    "predictive": SavedPredictive(),
     "checkpoint": Checkpoint(),
     "MNIST": Mnist(""),
     "MNIST gzipped": Mnist(".gz"),

@@ -29,6 +29,7 @@ from gpvi.affine import Affine
 from gpvi.coverage import FromStart
 from gpvi.diagnostics import Importance
 from gpvi.errors import InputError, OtherRunError, StorageError, TrainingWarning
+from gpvi.methods import Method
 from gpvi.pace import Assessment
 from gpvi.program import Plan, Program
 from gpvi.recovery import Run
@@ -59,15 +60,28 @@ def identity(
     batches: PyTree = None,
 ) -> dict[str, str]:
     """What must agree for a run to be the same run, by the words that name it in a message."""
+    return {
+        **asked(targets, plan.method, (plan.steps, plan.rounds), plan.batch_size, key),
+        "init": _init_digest(init),
+        "program": _digest(program.text(arrays, density, key, batches).encode()),
+    }
+
+
+def asked(
+    targets: Sequence[Target],
+    method: Method,
+    steps: int | tuple[int, tuple[int, ...]],
+    batch_size: int | None,
+    key: PRNGKeyArray,
+) -> dict[str, str]:
+    """The part of it that is known before anything is traced."""
     data = [_data_digest(target) for target in {id(target): target for target in targets}.values()]
     return {
-        "method": repr(specs.to_json(plan.method)),
-        "number of steps": repr((plan.steps, plan.rounds)),
-        "batch size": repr(plan.batch_size),
+        "method": repr(specs.to_json(method)),
+        "number of steps": repr(steps),
+        "batch size": repr(batch_size),
         "key": np.asarray(jax.random.key_data(key)).tobytes().hex(),
-        "init": _init_digest(init),
         "data": data[0] if len(data) == 1 else _digest(*map(str.encode, data)),
-        "program": _digest(program.text(arrays, density, key, batches).encode()),
     }
 
 
@@ -123,8 +137,8 @@ class Checkpoints:
     def __init__(self, directory: str | os.PathLike[str], every: int | None = None):
         if every is not None and (not specs.is_whole(every) or every < 1):
             raise InputError(f"every is {every!r}; give the number of steps, ≥ 1, or leave it out.")
-        self._directory = _as_directory(directory)
-        self._every = every
+        self.directory = _as_directory(directory)
+        self.every = every
         self._saved_at, self._saved_step = time.monotonic(), 0
         self._who: dict[str, Any] = {}
         self._affine = Affine.identity(1, "float32")
@@ -144,17 +158,17 @@ class Checkpoints:
         if not hosts.first():
             yield
             return
-        with lock.held(self._directory) as trouble:
+        with lock.held(self.directory) as trouble:
             if trouble is None:
-                storage.sweep(self._directory)
-            elif not self._directory.is_dir():
+                storage.sweep(self.directory)
+            elif not self.directory.is_dir():
                 raise InputError(
-                    f"checkpoint is {str(self._directory)!r}, which cannot be made: {trouble.strerror}. Name a "
+                    f"checkpoint is {str(self.directory)!r}, which cannot be made: {trouble.strerror}. Name a "
                     "directory that can be written to, or leave it out."
                 ) from trouble
             else:
                 warnings.warn(
-                    f"{self._directory} cannot be locked: {trouble.strerror}. If it cannot be written to, nothing will "
+                    f"{self.directory} cannot be locked: {trouble.strerror}. If it cannot be written to, nothing will "
                     "be saved; if it can, let no other run use it.",
                     TrainingWarning,
                     stacklevel=4,
@@ -211,7 +225,7 @@ class Checkpoints:
         else:
             run = fresh
         hosts.require_agreement(
-            run.done, f"the processes found different checkpoints in {self._directory}: share it"
+            run.done, f"the processes found different checkpoints in {self.directory}: share it"
         )
         for step, error in passed.items():
             run.warn(f"the checkpoint of step {step} is damaged and was passed over: {error}")
@@ -221,10 +235,10 @@ class Checkpoints:
 
     def offer(self, attempt: int, run: Run) -> None:
         """Save if it is time."""
-        if self._every is None:
+        if self.every is None:
             due = time.monotonic() - self._saved_at >= self._pause
         else:
-            due = run.done - self._saved_step >= self._every
+            due = run.done - self._saved_step >= self.every
         if hosts.agreed(due):
             self.save(attempt, run)
 
@@ -280,12 +294,12 @@ class Checkpoints:
                 _remove(self._path(earlier, step))
 
     def _path(self, attempt: int, step: int) -> Path:
-        return self._directory / f"attempt-{attempt}-step-{step}"
+        return self.directory / f"attempt-{attempt}-step-{step}"
 
     def _found(self) -> dict[int, list[int]]:
         """The steps of each attempt that seem to be there."""
         steps: dict[int, list[int]] = {}
-        names = os.listdir(self._directory) if self._directory.is_dir() else []
+        names = os.listdir(self.directory) if self.directory.is_dir() else []
         for name in names:
             if match := _NAME.fullmatch(name):
                 steps.setdefault(int(match[1]), []).append(int(match[2]))
@@ -314,7 +328,7 @@ class Checkpoints:
             other.append("log-density")
         if other:
             raise OtherRunError(
-                f"{self._directory} holds checkpoints of another run: {', '.join(other)} differ"
+                f"{self.directory} holds checkpoints of another run: {', '.join(other)} differ"
                 f"{'s' * (len(other) == 1)}. Name another directory, or call fit as that run did"
                 " (a new version of JAX or gpvi may also change the program)."
             )

@@ -23,7 +23,6 @@ from gpvi.starting import keeps_its_coordinates
 from gpvi.target import Target
 from gpvi.whitened import Whitened
 
-
 LONGEST, SLOW_DRAWS = 10.0, 256
 """Seconds that a chunk of steps may take for its cost to be measured by it, at this many draws in a step."""
 

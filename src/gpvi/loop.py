@@ -140,6 +140,7 @@ def train(
         tuple(run.notes),
         chosen=f"{_label(plan, target)}; {run.ending(plan.steps)}",
         interrupted=bool(interrupted()) and run.going(plan.steps),
+        unfinished=run.going(plan.steps),
     )
     return eqx.combine(plan.collect(run.arrays), static), training
 

@@ -301,8 +301,12 @@ class Posterior:
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write a directory of safetensors and JSON that `gpvi.load` reads without the target."""
+        saving.write(self.saved(), directory)
+
+    def saved(self) -> saving.Saved:
+        """What a file holds of it: all but the target."""
         parts = self.method, self.model, self.affine, self.names, self.training, self.auxiliary
-        saving.write(saving.Saved(*parts), directory)
+        return saving.Saved(*parts)
 
     def _affordable(self) -> int:
         """How many draws to look at where nobody says."""

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 import equinox as eqx
@@ -28,6 +30,8 @@ Parts = tuple[AbstractGenerator | Particles, Affine, PyTree]
 PREFIXES = ("model", "affine", "auxiliary")
 MOST_LAYERS = 1_000
 """Of a generator that is loaded."""
+MEMBERS = "members"
+"""Where a document holds several posteriors, as that of `gpvi.bnn.Predictive` does, these are under this name."""
 LISTED = 10_000
 """Names of more coordinates are saved among the arrays: a document is to be read by people."""
 
@@ -45,18 +49,23 @@ class Saved(NamedTuple):
 
 def write(saved: Saved, directory: str | os.PathLike[str]) -> None:
     """Write a directory that `read` reads."""
+    storage.write(directory, *to_document(saved, LISTED))
+
+
+def to_document(saved: Saved, listed: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What is written of a posterior, with at most `listed` names in the document."""
     training, location = saved.training, saved.affine.location
     parts = (saved.model, saved.affine, saved.auxiliary)
     arrays = {name: np.asarray(leaf) for name, leaf in _named_arrays(parts)}
     history = {f"history/{name}": values for name, values in training.history.items()}
     names = list(saved.names)
-    if len(names) > LISTED:
+    if len(names) > listed:
         arrays["names"] = np.frombuffer(json.dumps(names).encode(), np.uint8)
     document = {
         "method": specs.to_json(saved.method),
         "dim": len(location),
         "dtype": np.dtype(location.dtype).name,
-        "names": names if len(names) <= LISTED else None,
+        "names": names if len(names) <= listed else None,
         "affine": "diagonal" if saved.affine.scale.ndim == 1 else "dense",
         "training": {
             "steps": training.steps,
@@ -69,24 +78,37 @@ def write(saved: Saved, directory: str | os.PathLike[str]) -> None:
             "history": list(training.history),
         },
     }
-    storage.write(directory, document, arrays | history)
+    return document, arrays | history
 
 
 def read(directory: str | os.PathLike[str]) -> Saved:
     """What `write` wrote; nothing in the files is executed, and no target is needed."""
     document, arrays = storage.read(directory)
+    if MEMBERS in document:
+        raise StorageError(
+            f"{directory} holds what a network predicts, and not a single posterior: read it with "
+            "gpvi.bnn.load(directory, network)."
+        )
+    with understood(directory, "a posterior"):
+        return from_document(document, arrays)
+
+
+@contextmanager
+def understood(directory: str | os.PathLike[str], what: str) -> Iterator[None]:
+    """Whatever a foreign document makes of the constructors is its fault, and told as such."""
     try:
-        return _from_document(document, arrays)
+        yield
     except StorageError:
         raise
-    except Exception as error:  # whatever a foreign document makes of the constructors is its fault
+    except Exception as error:
         raise StorageError(
-            f"{directory} does not hold a posterior that this version of gpvi can read: {repr(error)[:500]}. "
+            f"{directory} does not hold {what} that this version of gpvi can read: {repr(error)[:500]}. "
             "It may come from another version, or have been edited."
         ) from error
 
 
-def _from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Saved:
+def from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Saved:
+    """What `to_document` made a document of."""
     _expect(_layers(document["method"]) <= MOST_LAYERS, "it has too many layers")
     method, training = specs.from_json(document["method"]), document["training"]
     dim, dtype = document["dim"], document["dtype"]

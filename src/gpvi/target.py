@@ -237,7 +237,8 @@ class Target(eqx.Module):
 
     def starting_at(self, point: Float[Array | np.ndarray, " d"]) -> "Target":
         """The same target, which draws no other start than this point; the data are shared."""
-        point = jnp.asarray(point, self.dtype)
+        with self.precision():
+            point = jnp.asarray(point, self.dtype)
         return eqx.tree_at(
             lambda target: (target.initial, target._draw_initial),
             self,

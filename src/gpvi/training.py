@@ -25,3 +25,5 @@ class Training:
     """log Z as the start estimated it."""
     interrupted: bool = False
     """Whether Ctrl-C ended it; not kept in files."""
+    unfinished: bool = False
+    """Whether steps are left that a run with a checkpoint would still take, as after Ctrl-C; not kept in files."""

@@ -19,6 +19,7 @@ from gpvi.bnn.model import target as target
 from gpvi.bnn.networks import Network as Network
 from gpvi.bnn.predictive import Prediction as Prediction
 from gpvi.bnn.predictive import Predictive as Predictive
+from gpvi.bnn.predictive import load as load
 from gpvi.bnn.priors import FanIn as FanIn
 from gpvi.bnn.priors import PerLayer as PerLayer
 from gpvi.bnn.priors import Prior as Prior

@@ -277,7 +277,10 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, _BayesianMLP):
     def predict_quantiles(
         self, X: Table, quantiles: Sequence[float] = (0.05, 0.5, 0.95)
     ) -> np.ndarray:
-        """Quantiles of y, observation noise included: (n, quantiles), or (n, outputs, quantiles)."""
+        """Quantiles of y, observation noise included: (n, quantiles), or (n, outputs, quantiles) where y has columns.
+
+        The quantiles are the last axis; those of `predictive_.quantiles` are the first.
+        """
         rows, predictive = self._rows(X), self.predictive_
 
         def of_rows(rows: np.ndarray) -> tuple[Any]:

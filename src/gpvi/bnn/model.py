@@ -126,6 +126,13 @@ def checked_inputs(X: Any, network: Network) -> np.ndarray:
     return inputs
 
 
+def inputs_of(posterior: Target) -> np.ndarray | None:
+    """One row of X, where `target` made this posterior."""
+    if not isinstance(posterior.naming, Naming):
+        return None
+    return np.asarray(posterior.batch(np.zeros(1, int))[0])
+
+
 def _require_terms(likelihood: Likelihood, outputs: int, extra: int, y: np.ndarray) -> None:
     """Refuse a likelihood whose `log_prob` gives anything but one number for each datum."""
     rows, kind = 3, jnp.result_type(float)

@@ -15,6 +15,7 @@ them.
 """
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -25,14 +26,17 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Real, Shaped
 
 from gpvi.affine import Affine
+from gpvi.bnn import saving
+from gpvi.bnn.fingerprints import Fingerprint, Row
 from gpvi.bnn.likelihoods import Likelihood, as_likelihood
-from gpvi.bnn.model import checked_inputs
+from gpvi.bnn.model import checked_inputs, inputs_of, require_network
 from gpvi.bnn.networks import Network
 from gpvi.carriers import Particles, standard_normal
 from gpvi.entries import held_as, precision
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import AbstractGenerator
 from gpvi.posterior import Posterior
+from gpvi.saving import understood
 from gpvi.specs import is_whole, require_between, require_key
 
 DRAWS = 1_000
@@ -144,6 +148,8 @@ class Predictive:
         self.posterior = self.members[0]
         self.network = network
         self.likelihood = as_likelihood(likelihood)
+        of_target = None if self.posterior.target is None else inputs_of(self.posterior.target)
+        self._row = None if of_target is None else Row.of(of_target)
         kinds = {jax.tree.structure((each.model, each.affine)) for each in self.members}
         if len(kinds) > 1 or len({each.dtype for each in self.members}) > 1:
             raise InputError(
@@ -178,7 +184,10 @@ class Predictive:
         key: PRNGKeyArray,
         draws: int | None = None,
     ) -> Float[Array, "q b m"]:
-        """The quantiles of y at the given levels, observation noise included."""
+        """The quantiles of y at the given levels, observation noise included: (levels, b, m), the levels first.
+
+        Of a single level the first axis has length 1. The estimators' `predict_quantiles` has the levels last.
+        """
         at = np.atleast_1d(np.asarray(levels, dtype=np.float64))
         if at.ndim != 1 or not ((at > 0) & (at < 1)).all():
             raise InputError(f"levels are {levels!r}; they must lie between 0 and 1.")
@@ -205,6 +214,34 @@ class Predictive:
         """The outputs of each of n networks."""
         return self._run(_outputs, X, n, key)
 
+    def save(self, directory: str | os.PathLike[str], *, X: Any = None) -> None:
+        """Write a directory of safetensors and JSON that `gpvi.bnn.load` reads, given the network.
+
+        It holds all members, and the likelihood unless that is of a class of your own. The network is code, and is not
+        saved: the names and shapes of its arrays are, and its outputs for made-up weights and inputs, by which `load`
+        tells it from others. X, one row or more, says what shape inputs have where the posteriors do not know, as those
+        of `gpvi.load` and of a pickle; none of its values are saved.
+        """
+        row = self._row if X is None else Row.of(checked_inputs(X, self.network))
+        if row is None:
+            raise NotAvailableError(
+                "these posteriors do not know what shape the inputs of the network have, by which a saved network is "
+                "told from others: pass some inputs, save(directory, X=X)."
+            )
+        mark = Fingerprint.of(self.network, self.likelihood, row, self.posterior.dtype)
+        members = tuple(each.saved() for each in self.members)
+        kept, called = saving.storable(self.likelihood), type(self.likelihood).__name__
+        saving.write(saving.Saved(members, kept, called, row, mark), directory)
+
+    def _require_coordinates(self, outputs: int) -> None:
+        """Refuse a likelihood that has other coordinates than those that were trained."""
+        extra = self.posterior.dim - self.network.size
+        if extra != len(self.likelihood.extra(outputs)):
+            raise InputError(
+                f"the posterior has {extra} coordinates beside the {self.network.size} weights, but "
+                f"{self.likelihood} has {len(self.likelihood.extra(outputs))}: use those of the target."
+            )
+
     def _run(
         self,
         compute: Callable,
@@ -220,12 +257,7 @@ class Predictive:
         require_key(key)
         inputs = checked_inputs(X, self.network)
         outputs = self.network.outputs(inputs)
-        extra = self.posterior.dim - self.network.size
-        if extra != len(self.likelihood.extra(outputs)):
-            raise InputError(
-                f"the posterior has {extra} coordinates beside the {self.network.size} weights, but "
-                f"{self.likelihood} has {len(self.likelihood.extra(outputs))}: use those of the target."
-            )
+        self._require_coordinates(outputs)
         dtype = self.posterior.dtype
         with precision(dtype):
             draw_key, noise_key = jax.random.split(key)
@@ -263,6 +295,35 @@ class Predictive:
         own = self.posterior if members == 1 else _pooled(self.members)
         table = own.particles if draws is None else own.sample(_count(draws), key=key)
         return Networks(table, key, len(table), min(block, len(table)))
+
+
+def load(
+    directory: str | os.PathLike[str],
+    network: Network,
+    *,
+    likelihood: Likelihood | str | None = None,
+) -> Predictive:
+    """Read what `Predictive.save` wrote; nothing in the files is executed.
+
+    Parameters
+    ----------
+    network: the one that was trained. Another one is refused, also where only its activation differs.
+    likelihood: the one that was trained with, where it is of a class of your own, which is not saved.
+
+    The members have no target: `diagnose` and training further need `posterior.with_target(target)`.
+    """
+    require_network(network)
+    saved = saving.read(directory)
+    chosen = saved.chosen(None if likelihood is None else as_likelihood(likelihood))
+    members = [Posterior(**each._asdict()) for each in saved.members]
+    mark, row, dtype = saved.fingerprint, saved.row, members[0].dtype
+    mark.require_network(network, row, dtype)
+    with understood(directory, saving.WHAT):
+        found = Predictive(members, network, chosen)
+    found._require_coordinates(mark.outputs.shape[1])
+    mark.require_likelihood(chosen, dtype)
+    found._row = row
+    return found
 
 
 def row_blocks(tables: Sequence[np.ndarray], at_once: int) -> Iterator[list[np.ndarray]]:

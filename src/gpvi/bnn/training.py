@@ -9,6 +9,7 @@ One generator from a random network holds one mode, and may settle where noise e
 """
 
 import dataclasses
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,15 +17,19 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import DTypeLike, PRNGKeyArray
+from jax.sharding import Mesh
+from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray
 
+from gpvi.arguments import check_watching, checked_mesh
 from gpvi.bnn.generators import DRAWS, LARGE, generator, small
 from gpvi.bnn.likelihoods import Gaussian, Heteroscedastic, Likelihood, as_likelihood
 from gpvi.bnn.model import checked_inputs, require_network, target
 from gpvi.bnn.networks import Network
 from gpvi.bnn.predictive import Predictive
 from gpvi.bnn.priors import FanIn, Prior, Sparse
+from gpvi.bnn.stages import Stages
 from gpvi.bnn.starts import fitted_networks, held
+from gpvi.checkpoint import asked
 from gpvi.errors import NotAvailableError, TrainingWarning
 from gpvi.fit import fit as fit_one
 from gpvi.fit import fit_seeds
@@ -34,6 +39,7 @@ from gpvi.posterior import Posterior
 from gpvi.progress import Meter
 from gpvi.specs import hyphenated, require_choice, require_count, require_key, resolve
 from gpvi.stream import Stream
+from gpvi.target import Target
 
 BATCH = 128
 """batch_size="auto"."""
@@ -65,6 +71,9 @@ def fit(
     temperature: float = 1.0,
     dtype: DTypeLike | None = None,
     progress: bool | Meter = True,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: int | None = None,
+    mesh: Mesh | int | None = None,
 ) -> Predictive:
     """The predictive distribution of a network of your own, trained as the scikit-learn estimators train theirs.
 
@@ -79,11 +88,17 @@ def fit(
         "gpvi", and 1 for any other method, from 20,000 weights on, and without hidden layers.
     steps: of training; the method's own number by default.
     batch_size: data in each step; "auto" is 128, or all for methods that need all. None is all.
+    checkpoint, every: a directory that keeps the run, and the steps between two saves, as for `gpvi.fit`: the same call
+        goes on from there, bit for bit as if it had never stopped, and a finished run trains nothing. Of "gpvi" the
+        directory holds the networks that were fitted first, and the stages of training in `held` and `free`; fitting
+        those networks is not saved half-way. Ctrl-C returns what there is, in whichever stage.
+    mesh: the devices to train on, as for `gpvi.fit`; several members share them out, as many as divide their number.
 
     The posteriors themselves are the `members` of what is returned.
     """
     require_network(network)
     require_key(key)
+    check_watching((), checkpoint, every)
     if isinstance(X, Stream) or isinstance(y, Stream):
         raise NotAvailableError(
             "gpvi.bnn.fit fits networks first, with all data in memory, and these are streamed. Use gpvi.fit("
@@ -109,6 +124,8 @@ def fit(
         temperature=temperature,
         dtype=dtype,
         progress=progress,
+        stages=Stages(checkpoint, every),
+        mesh=mesh,
     )
     return Predictive(posteriors, network, likelihood)
 
@@ -129,8 +146,11 @@ def trained(
     dtype: DTypeLike | None = None,
     progress: bool | Meter = True,
     start: Sequence[Posterior] = (),
+    stages: Stages | None = None,
+    mesh: Mesh | int | None = None,
 ) -> tuple[Posterior, ...]:
     """The posteriors of all members, each going on from where it starts."""
+    stages = Stages(None, None) if stages is None else stages
     dim = network.size + len(likelihood.extra(network.outputs(X)))
     has_modes = len(network.layers) > 1 and dim < LARGE
     number = len(start) or _members(members, has_modes and _is(method, "gpvi"))
@@ -148,39 +168,61 @@ def trained(
     if steps is None:
         steps = chosen.default_steps(dim)
     require_count("steps", steps, "None is the method's own number.")
-    steps = int(steps)
+    total = int(steps)
+    size = _batch_size(batch_size, chosen, len(X))
     options: dict[str, Any] = {
-        "batch_size": _batch_size(batch_size, chosen, len(X)),
+        "batch_size": size,
         "progress": progress,
+        "mesh": checked_mesh(mesh, chosen),
     }
-    targets, init = [given(likelihood)] * number, start or "auto"
-    if has_modes and isinstance(chosen, GPVI) and not start:
-        climb_key, held_key, key = jax.random.split(key, 3)
-        first = held(likelihood, y)
-        points = fitted_networks(
+    whole = given(likelihood)
+    if start or not has_modes or not isinstance(chosen, GPVI):
+        options |= stages.options("")
+        return _side_by_side([whole] * number, chosen, start, key=key, steps=total, **options)
+
+    climb_key, held_key, free_key = jax.random.split(key, 3)
+    first = held(likelihood, y)
+
+    def fitted() -> Float[Array, "m d"]:
+        return fitted_networks(
             network,
             first,
             weights,
             X,
             y,
             number=number,
-            steps=-(-steps // CLIMB),
-            batch_size=options["batch_size"],
+            steps=-(-total // CLIMB),
+            batch_size=size,
             key=climb_key,
             dtype=dtype,
         )
-        begun = given(first)
-        climbed = [begun.starting_at(point) for point in points]
+
+    def who() -> dict[str, str]:
+        return {"members": repr(number), **asked([whole], chosen, total, size, key)}
+
+    with stages.held():
+        points = stages.networks(number, whole, who, fitted)
+        begun = whole if first == likelihood else given(first)
+        climbed = [begun.starting_at(point) for point in np.asarray(points)]
+        free = options | stages.options("free")
         if first == likelihood:
-            targets = climbed
-        else:
-            half = max(1, steps // 2)
-            init = fit_seeds(climbed, chosen, key=held_key, steps=half, **options)
-            steps = max(1, steps - half)
-    if number > 1:
-        return tuple(fit_seeds(targets, chosen, key=key, init=init, steps=steps, **options))
-    alone = init if isinstance(init, str) else init[0]
-    return (fit_one(targets[0], chosen, key=key, init=alone, steps=steps, **options),)
+            return _side_by_side(climbed, chosen, (), key=free_key, steps=total, **free)
+        half = max(1, total // 2)
+        low = options | stages.options("held")
+        spread = fit_seeds(climbed, chosen, key=held_key, steps=half, **low)
+        if spread[0].training.unfinished:
+            return tuple(spread)
+        rest = max(1, total - half)
+        return _side_by_side([whole] * number, chosen, spread, key=free_key, steps=rest, **free)
+
+
+def _side_by_side(
+    targets: Sequence[Target], method: Method, start: Sequence[Posterior], **options: Any
+) -> tuple[Posterior, ...]:
+    """The posteriors of several targets of one form, going on from others where there are any."""
+    if len(targets) > 1:
+        return tuple(fit_seeds(targets, method, init=start or "auto", **options))
+    return (fit_one(targets[0], method, init=start[0] if start else "auto", **options),)
 
 
 def as_method(given: Method | str, dim: int, draws: int) -> Method:

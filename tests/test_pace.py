@@ -85,7 +85,7 @@ def test_a_round_judged_twice_is_compared_with_the_round_before(monkeypatch):
             terms = {name: values.at[0].set(np.nan) for name, values in terms.items()}
         return arrays, terms
 
-    monkeypatch.setattr(fit.Program, "__call__", fails_once)
+    monkeypatch.setattr(program.Program, "__call__", fails_once)
     monkeypatch.setattr(fit, "ATTEMPTS", 1)
     with pytest.warns(TrainingWarning, match="step 4: .* is not finite; went back to step"):
         posterior = gpvi.fit(

@@ -24,7 +24,7 @@ from gpvi.start.widths import fit_width
 FAR = (16.0, 32.0, 64.0, 128.0)
 """Distances of far beginnings, in standard deviations of all that is known."""
 
-CANDIDATES = 32 * BATCH
+CANDIDATES = 256 * BATCH
 """Points among which the most missed one is found."""
 
 

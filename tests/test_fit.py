@@ -364,7 +364,7 @@ class Watcher:
 def test_meters_are_told_everything():
     meter = Watcher()
     posterior = fit(steps=3, progress=meter)
-    assert meter.calls[0] == ("start", 3, "GPVI (32 draws a step)")
+    assert meter.calls[0] == ("start", 3, "GPVI (32 draws per step)")
     assert [call[1] for call in meter.calls[1:-1]] == [1, 2, 3]
     assert meter.calls[-1] == ("close",)
     last = posterior.training.history["elbo"][-1]

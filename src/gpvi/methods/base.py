@@ -167,7 +167,7 @@ OPTIMIZERS = {"adam": optax.adam, "rmsprop": optax.rmsprop}
 
 @functools.lru_cache(maxsize=64)
 def decaying(algorithm: str, learning_rate: float, *rounds: int) -> optax.GradientTransformation:
-    """One of `OPTIMIZERS`, with a short warm-up and cosine decay to zero in each round; `rounds` are numbers of steps."""
+    """One of `OPTIMIZERS`; each round, given by its number of steps, has a short warm-up and cosine decay to zero."""
 
     def one(steps: int) -> optax.Schedule:
         warm_up = max(1, steps // 50)

@@ -136,7 +136,7 @@ class MarkovChains:
             )
         if steps != self.transitions:
             raise InputError(
-                f"steps is {steps}, but {self.warmup} of warm-up plus {self.draws} draws of {self.thin} transitions make "
+                f"steps is {steps}, but {self.warmup} of warm-up and {self.draws} draws of {self.thin} transitions make "
                 f"{self.transitions}. Omit steps, and set {name}(warmup=…, draws=…, thin=…)."
             )
 

@@ -136,8 +136,8 @@ class MarkovChains:
             )
         if steps != self.transitions:
             raise InputError(
-                f"steps is {steps}, but {self.warmup} of warm-up and {self.draws} draws of {self.thin} transitions make "
-                f"{self.transitions}. Omit steps, and set {name}(warmup=…, draws=…, thin=…)."
+                f"steps is {steps}, but {self.warmup} of warm-up and {self.draws} draws of {self.thin} transitions "
+                f"make {self.transitions}. Omit steps, and set {name}(warmup=…, draws=…, thin=…)."
             )
 
     def init(

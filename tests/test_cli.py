@@ -159,7 +159,7 @@ def test_demo_ends_with_the_path_of_the_page(quick, tmp_path):
         (("run", "blr", "--preset", "papr"), "Did you mean 'paper'?"),
         (("run", "blr", "--seeds", "0"), "give 1 or more"),
         (("run", "blr", "--seeds", str(10**20)), "4,294,967,296 at most"),
-        (("--show-completion", "nosuchshell"), "it is for the shell it is called from"),
+        (("--show-completion", "nosuchshell"), "it applies to the shell it is called from"),
         (("run", "blr", "--seeds", "three"), "'--seeds'"),
         (("run", "blr", "--sedes", "3"), "--seeds"),
         (("run",), "EXPERIMENT"),
@@ -251,7 +251,7 @@ class TestResuming:
         monkeypatch.setattr(EXPERIMENTS["blr"], "run", interrupted, raising=False)
         first = call("run", "blr", *self.METHODS, "--out", tmp_path)
         assert first.exit_code == 130
-        assert "the same command goes on from there" in first.stderr
+        assert "the same command resumes from there" in first.stderr
         monkeypatch.setattr(EXPERIMENTS["blr"], "run", run, raising=False)
         second = call("run", "blr", *self.METHODS, "--out", tmp_path)
         assert second.exit_code == 0
@@ -276,7 +276,7 @@ class TestResuming:
         monkeypatch.setattr(EXPERIMENTS["blr"], "run", interrupted, raising=False)
         first = call("run", "blr", "--method", "svgd", "--out", tmp_path)
         assert first.exit_code == 130
-        assert "what was under way" in first.stderr
+        assert "the unfinished row" in first.stderr
         assert places[0].is_relative_to(tmp_path)
         second = call("run", "blr", "--method", "svgd", "--out", tmp_path)
         assert second.exit_code == 0

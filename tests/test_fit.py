@@ -110,7 +110,7 @@ def mistakes():
         ),
         "method changed": (
             lambda: fit(method=continued, init=fit_elsewhere()),
-            ("particles=32", "particles=16", "leave method out"),
+            ("particles=32", "particles=16", "omit method"),
         ),
         "dim changed": (
             lambda: fit(standard(3), None, init=fit_elsewhere()),
@@ -154,9 +154,9 @@ def test_wrong_types_outside_of_the_type_checked_tests():
             "wrap the log-density: gpvi.Target": lambda: gpvi.fit(lambda x: -x @ x, key=key),
             "gpvi.GPVI()": lambda: gpvi.fit(target, "gpvi", key=key),
             "such as gpvi.GPVI()": lambda: gpvi.fit(target, gpvi.GPVI, key=key),
-            "key is 7; pass one key of JAX, such as jax.random.key(7)": lambda: gpvi.fit(target, key=7),
+            "key is 7; pass one JAX key, such as jax.random.key(7)": lambda: gpvi.fit(target, key=7),
             "key is None": lambda: gpvi.compare(target, [gpvi.SVGD()], key=None),
-            "pass one key of JAX": lambda: gpvi.estimate(target, key=jax.random.split(key)),
+            "pass one JAX key": lambda: gpvi.estimate(target, key=jax.random.split(key)),
             "steps is 2.5": lambda: gpvi.fit(target, key=key, steps=2.5),
             "steps is 'many'": lambda: gpvi.fit(target, key=key, steps="many"),
             "optimizer is 'adam'; pass one of Optax": lambda: gpvi.fit(

@@ -149,7 +149,7 @@ def test_what_is_wrong_is_said_in_one_line(file, tmp_path, name, options, said):
         ("def log_density(x):\n    return x\n", "it must return a scalar"),
         (
             "def log_density(x):\n    return -x[0] if x[0] > 0 else x[0]\n",
-            "line 2: the function is compiled",
+            "line 2: the function needs the value",
         ),
         ("import math\ndef log_density(x):\n    return math.log(x[0])\n", "jax.numpy instead of"),
         (

@@ -77,7 +77,7 @@ class Classification:
         Metric(
             "tv_floor",
             "TV floor",
-            "what as many networks of one half of the reference's chains have to the other half",
+            "distance of the same number of networks from one half of the reference's chains to the other half",
         ),
         Metric(
             "sd_correlation",
@@ -100,16 +100,16 @@ class Classification:
     )
     tables = (
         Table(
-            "Predictions beside those of long chains",
+            "Predictions compared with long chains",
             ("tv", "sd_correlation", "sd", "nll", "accuracy", "seconds"),
             f"Over a grid of {SIDE} × {SIDE} points of [−10, 10]², most of it far from any datum. Generators predict "
             f"with {toys.FRESH:,} new networks, particle methods with their {toys.PARTICLES}.",
         ),
         Table(
-            "The bound, where a method has a density",
+            "The bound, for methods with a density",
             ("elbo", "k_hat", "fold"),
-            "All of these cover one of very many symmetric modes, which is why no k̂ is small; ELBOs compare on one "
-            "data set. It is left out where the temperature is not 1: it bounds another evidence.",
+            "All of these cover one of very many symmetric modes, which is why no k̂ is small; ELBOs are comparable on "
+            "one data set. It is omitted if the temperature is not 1: it would bound another evidence.",
         ),
     )
     headline = ("tv", "nll")

@@ -1,4 +1,4 @@
-"""What other libraries make of the same model, under settings that a careful user would choose."""
+"""Other libraries on the same model, with settings that a careful user would choose."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -41,7 +41,7 @@ class Fitted(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know."""
+        """Notes for the reader."""
         ...
 
     def sample(self, n: int, *, key: PRNGKeyArray) -> Sites:
@@ -84,7 +84,7 @@ class NumPyroGuide:
         return {"library": "numpyro", "method": specs.to_json(self)}
 
     def fit(self, model: Model, arguments: Arguments, *, key: PRNGKeyArray) -> "GuideFit":
-        """Train the guide; an update that is not finite is left out."""
+        """Train the guide; non-finite updates are skipped."""
         require_numpyro()
         from numpyro.infer import SVI, Trace_ELBO, autoguide, init_to_median
 
@@ -220,7 +220,7 @@ def require_numpyro() -> None:
         import numpyro  # noqa: F401
     except ImportError as error:
         raise NotAvailableError(
-            "NumPyro is not installed, and its methods are compared here: pip install 'gpvi[numpyro]'."
+            "NumPyro is not installed, but its methods are compared here: pip install 'gpvi[numpyro]'."
         ) from error
 
 

@@ -124,8 +124,8 @@ class LinearSolvers:
         f"Bayesian linear regression ({DATA} data, {DIMENSIONS} dimensions, {PARTICLES} particles, mini-batches of "
         f"{BATCH}), trained by the functional gradient with each solver of Jᵀy = ∇k. The paper's figure has BiCGSTAB "
         "fail; its code solved systems with J instead of Jᵀ, nearly all of them of rank 1, with one iteration from the "
-        "solution of another step's noise. The paper prints curves only, so there are no figures of its "
-        "own here. Errors are measured along the training on "
+        "solution for another step's noise. The paper prints only curves, so there are no published figures "
+        "here. Errors are measured during training on "
         f"{PARTICLES} × {PARTICLES} fresh systems, against LU in float64."
     )
     cases: Mapping[str, str] = MappingProxyType({"": "posterior of the coefficients"})
@@ -142,14 +142,14 @@ class LinearSolvers:
         Metric(
             "mean_error",
             "μ error",
-            "relative error of the mean of the posterior found",
+            "relative error of the mean of the approximate posterior",
             better="lower",
         ),
         Metric("covariance_error", "Σ error", "relative error of its covariance", better="lower"),
         Metric(
             "iterations",
             "iterations",
-            f"those after which the residual is below {SOLVED:g}, where it ever is",
+            f"iterations until the residual is below {SOLVED:g}, if reached",
             better="lower",
         ),
         Metric(
@@ -161,7 +161,7 @@ class LinearSolvers:
         Metric(
             "step_milliseconds",
             "ms per step",
-            "training time by steps, compiling included",
+            "training time per step, including compilation",
             better="lower",
         ),
     )
@@ -169,15 +169,15 @@ class LinearSolvers:
         Table(
             "Errors of the product and of the posterior",
             ("product_error", "residual", "mean_error", "covariance_error"),
-            "At the end of the training. What float32 leaves of an exact solve is about 1e-7. Where W is near a turn, "
-            "BiCGSTAB stalls on a few of the systems (0.1 to 0.4 % were seen), which make up its error; training does "
-            "not notice.",
+            "At the end of training. An exact solve in float32 leaves about 1e-7. If W is near a rotation, BiCGSTAB "
+            "stalls on a few of the systems (0.1 to 0.4 % were observed), which make up its error; training is not "
+            "affected.",
         ),
         Table(
             "Cost",
             ("iterations", "milliseconds", "step_milliseconds"),
-            "Where J is constant, as for a linear generator, training solves once for all z′; the first column of "
-            "times is for a system to each pair, as any other generator needs.",
+            "If J is constant, as for a linear generator, training solves once for all z′; the first column of "
+            "times is for one system per pair, as any other generator needs.",
         ),
     )
     headline = ("covariance_error", "product_error")

@@ -1,4 +1,4 @@
-r"""Small networks whose posterior long Markov chains know: the reference, and how far predictions are from it.
+r"""Small networks with a reference posterior from long Markov chains, and the distance of predictions from it.
 
 The posterior of a network has a mode for each order of its hidden units, and more; which of them a method finds says
 nothing. So what is compared is what the networks predict, over a grid of inputs. With p̄ the mean over a posterior:
@@ -62,7 +62,7 @@ from gpvi.target import Target
 PARTICLES = 100
 """Draws in each step, and members of an ensemble."""
 WIDE_DRAWS = 256
-"""Draws in each step of GPVI's exact gradients: on four classes 256 in place of 100 are worth 3 nats of ELBO."""
+"""Draws per step of GPVI's exact gradients: on four classes 256 instead of 100 gain 3 nats of ELBO."""
 GENERATORS = (5,)
 """How many a mixture has."""
 FRESH = 2_000
@@ -85,7 +85,7 @@ DENSITY_METRICS = (
     Metric(
         "k_hat",
         "k̂",
-        "Pareto shape of the importance weights: they are of use below 0.7",
+        "Pareto shape of the importance weights: usable below 0.7",
         void_if="fold",
         better="lower",
     ),
@@ -387,8 +387,8 @@ REFERENCE = "HMC (reference)"
 def methods(dim: int) -> dict[str, Method]:
     """What is compared on a network of `dim` weights, as this library recommends it; one line to a row.
 
-    The critic of KSD, some steps behind the particles, spreads them far too widely on the regression; the row stays, as
-    it came out.
+    The critic of KSD lags some steps behind the particles and spreads them far too widely on the regression; the row is
+    kept as measured.
     """
     wide = bnn.generator(dim)
     functional = bnn.method(dim, gradient="functional")

@@ -248,9 +248,9 @@ class UCI:
         "One hidden layer of 50 ReLU units (100 for protein), 20 fixed splits (protein 5), X and y standardised by the "
         "training part, the noise learned with the weights. Variational rows are mixtures of five fits from different "
         "starts under the prior Sparse(). A value is the mean over the splits, and ± se its standard error over them; "
-        "RMSE and NLL are in the units of the data. Where a row has several models (priors, or temperatures for the "
-        "cold one), held-out fifths of the first five training parts choose one for each set by likelihood, and the "
-        "networks are trained anew on all training data. The published rows used the same splits."
+        "RMSE and NLL are in the units of the data. If a row has several models (priors, or temperatures for the "
+        "cold one), one is chosen per set by likelihood on held-out fifths of the first five training parts, and the "
+        "networks are retrained on all training data. The published rows used the same splits."
     )
     cases: Mapping[str, str] = MappingProxyType(CASES)
     metrics = (
@@ -259,9 +259,9 @@ class UCI:
         Metric("nll", "NLL", "mean negative log predictive density", better="lower"),
         Metric("nll_se", "± se", "standard error of the NLL over the splits"),
         Metric("coverage", "in 90 %", "the share of y within the central 90 % interval", "share"),
-        Metric("rmse_one", "RMSE of one", "that of the first generator alone", better="lower"),
-        Metric("nll_one", "NLL of one", "that of the first generator alone", better="lower"),
-        Metric("chosen", "model", "the number of the model that held-out data chose, from 1"),
+        Metric("rmse_one", "RMSE of one", "RMSE of the first generator alone", better="lower"),
+        Metric("nll_one", "NLL of one", "NLL of the first generator alone", better="lower"),
+        Metric("chosen", "model", "the number of the model chosen on held-out data, from 1"),
         Metric(
             "seconds",
             "seconds",
@@ -279,7 +279,7 @@ class UCI:
         Table(
             "One generator of a mixture, and the model chosen",
             ("rmse_one", "nll_one", "chosen"),
-            "What the first generator of a mixture predicts alone, and which of the row's models held-out data chose.",
+            "What the first generator of a mixture predicts alone, and which model was chosen on held-out data.",
         ),
     )
     headline = ("rmse", "nll")
@@ -317,7 +317,7 @@ class UCI:
             splits = uci.read(root, case, SPLITS[preset])
             most = found.recipe.most_data
             if most is not None and len(splits[0].y) > most:
-                found.note(f"{self.cases[case]} has more than {most:,} data and is left out")
+                found.note(f"{self.cases[case]} has more than {most:,} data and is omitted")
                 continue
             for seed in found.seeds:
                 meter = Labelled(progress, f"{self.name} · {label} · {self.cases[case]}")

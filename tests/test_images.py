@@ -133,7 +133,7 @@ class TestCIFAR10:
             with pytest.raises(StorageError, match=cifar10.EXACT):
                 cifar10.read(tmp_path)
         (tmp_path / cifar10.EXACT).write_bytes(b"\x80\x04K\x00.")
-        with pytest.raises(StorageError, match="not an array of NumPy"):
+        with pytest.raises(StorageError, match="not a NumPy array"):
             cifar10.read(tmp_path)
 
     @pytest.mark.parametrize("protocol", [2, 4])
@@ -159,7 +159,7 @@ class TestCIFAR10:
         with pytest.raises(StorageError, match=r"data_batch_2 is damaged: it holds no labels"):
             cifar10.read(tmp_path / "data")
         (tmp_path / "data" / "data_batch_2").write_bytes(b"no program")
-        with pytest.raises(StorageError, match="no batch of the python version"):
+        with pytest.raises(StorageError, match="not a batch of the python version"):
             cifar10.read(tmp_path / "data")
         assert not (tmp_path / "it ran").exists()
 

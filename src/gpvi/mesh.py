@@ -154,7 +154,7 @@ class Layout:
 
 
 def shared_out(data: PyTree, mesh: Mesh) -> PyTree:
-    """Data over the axis "data", where there is one that divides their number; where they are, otherwise."""
+    """Distribute data over the axis "data" if it exists and divides their number; otherwise leave them in place."""
     devices = mesh.shape.get(DATA)
 
     def put(leaf: Any) -> Any:

@@ -180,7 +180,7 @@ def _exact(path: Path, images: int) -> Bool[np.ndarray, " m"]:
         raise _damaged(path, f"it is not a NumPy array ({str(error)[:200]})") from error
     if found.dtype != bool or found.shape != (images,):
         form = f"{found.dtype} of shape {found.shape}"
-        raise _damaged(path, f"it is {form}, not one truth value to each of {images} images")
+        raise _damaged(path, f"it is {form}, not one boolean for each of {images} images")
     if not (found.view(np.uint8) <= 1).all() or not found.any():
         raise _damaged(path, "it selects no test image, or holds bytes other than 0 and 1")
     return found

@@ -37,7 +37,7 @@ def records(content: bytes, image: int) -> bytes:
         raise ValueError("it holds no labels")
     if len(planes) != len(labels) * image:
         raise ValueError(
-            f"it holds {len(labels):,} labels and {len(planes):,} bytes of images, not {image:,} to each"
+            f"it holds {len(labels):,} labels and {len(planes):,} bytes of images, not {image:,} for each label"
         )
     first = np.array(labels, np.uint8)[:, None]
     pixels = np.frombuffer(planes, np.uint8).reshape(len(labels), image)

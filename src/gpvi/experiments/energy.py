@@ -65,7 +65,7 @@ class FlowRecipe(Recipe):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """All that was chosen."""
+        """Everything that was chosen."""
         return super().to_json() | {"weight_decay": self.weight_decay}
 
 

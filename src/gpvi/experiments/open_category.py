@@ -114,7 +114,7 @@ class NetworkRecipe(Recipe):
     """Networks for predictions, of all generators together; None for all that a particle method has."""
 
     def temperature(self, data: int) -> float:
-        """T for so many data."""
+        """T for this number of data."""
         if self.entropy_weight is None:
             return self.posterior_temperature
         return self.entropy_weight * PARTICLES * data
@@ -298,7 +298,7 @@ def measured(
     key: PRNGKeyArray,
     exponent: float = 1.0,
 ) -> Outcome:
-    """Accuracy, NLL and calibration on the known classes; AUROC where there are unknown ones."""
+    """Accuracy, NLL and calibration on the known classes; AUROC if there are unknown ones."""
     inside = len(problem.inliers)
     inputs = np.concatenate([problem.inliers, problem.outliers])
     found = predicted(parts, network, inputs, draws, key=key)

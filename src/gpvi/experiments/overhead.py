@@ -175,7 +175,7 @@ class Timed(Recipe):
     row: Row = Row("pathwise")
 
     def to_json(self) -> dict[str, Any]:
-        """All that was chosen, at every size."""
+        """Everything that was chosen, at every size."""
         sizes = {
             name: {
                 "method": specs.to_json(self.row.method(SIZES[name])),

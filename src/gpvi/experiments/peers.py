@@ -20,7 +20,7 @@ Arguments = dict[str, Any]
 Sites = dict[str, Array]
 
 BATCH = 1_000
-"""Draws are made so many at a time."""
+"""Number of draws made at a time."""
 
 
 class Draws(NamedTuple):
@@ -58,7 +58,7 @@ class Peer(Protocol):
     """A method of another library."""
 
     def to_json(self) -> dict[str, Any]:
-        """All that was chosen."""
+        """Everything that was chosen."""
         ...
 
     def fit(self, model: Model, arguments: Arguments, *, key: PRNGKeyArray) -> Fitted:
@@ -80,7 +80,7 @@ class NumPyroGuide:
     particles: int = 10
 
     def to_json(self) -> dict[str, Any]:
-        """All that was chosen."""
+        """Everything that was chosen."""
         return {"library": "numpyro", "method": specs.to_json(self)}
 
     def fit(self, model: Model, arguments: Arguments, *, key: PRNGKeyArray) -> "GuideFit":
@@ -154,7 +154,7 @@ class NumPyroNUTS:
     """Of each chain."""
 
     def to_json(self) -> dict[str, Any]:
-        """All that was chosen."""
+        """Everything that was chosen."""
         return {"library": "numpyro", "method": specs.to_json(self)}
 
     def fit(self, model: Model, arguments: Arguments, *, key: PRNGKeyArray) -> "ChainFit":

@@ -281,7 +281,7 @@ class Problem:
 def measured(
     found: Measurements[Any], problem: Problem, n: int, *, key: PRNGKeyArray
 ) -> dict[str, float]:
-    """Fit once, and all that is measured of it."""
+    """Fit once, and measure everything."""
     fit_key, draw_key, floor_key, verdict_key = jax.random.split(key, 4)
     with jax.enable_x64(True):
         jax.clear_caches()
@@ -360,7 +360,7 @@ class PosteriorFit:
 
 
 def further_seconds(fitted: Fitted, *, key: PRNGKeyArray) -> float:
-    """The time of 1,000 draws after the first 1,000; NumPyro compiles its chains anew each time they go on."""
+    """The time of 1,000 draws after the first 1,000; NumPyro recompiles its chains each time they continue."""
     keys = jax.random.split(key)
     jax.block_until_ready(fitted.sample(FURTHER, key=keys[0]))
     began = time.perf_counter()
@@ -369,7 +369,7 @@ def further_seconds(fitted: Fitted, *, key: PRNGKeyArray) -> float:
 
 
 class Errors(NamedTuple):
-    """How far draws are from a reference, at worst over their columns."""
+    """Largest errors of draws against a reference, over their columns."""
 
     mean: float
     """|difference of means|, in standard deviations of the reference."""
@@ -385,7 +385,7 @@ class Errors(NamedTuple):
 
     @property
     def tolerable(self) -> bool:
-        """Whether all are; what is not a number is not."""
+        """Whether all are; NaN counts as not."""
         return (
             self.mean <= MEAN_TOLERANCE
             and self.narrowest >= 1 - SD_TOLERANCE
@@ -399,7 +399,7 @@ class Reference(NamedTuple):
     mean: Float[np.ndarray, " q"]
     sd: Float[np.ndarray, " q"]
     known: Bool[np.ndarray, " q"]
-    """Whether the draws tell the standard deviation well enough to compare it."""
+    """Whether the draws determine the standard deviation well enough to compare it."""
 
     @classmethod
     def of(cls, draws: Float[np.ndarray, "m q"]) -> "Reference":
@@ -429,7 +429,7 @@ def compared(
     k_hat: float,
     suffix: str = "",
 ) -> dict[str, float]:
-    """The errors, and whether they and k̂ are tolerable."""
+    """The errors, and whether they and k̂ are within tolerance."""
     found = errors(x, reference, weights)
     passed = found.tolerable and k_hat <= K_HAT_TOLERANCE
     values = {"mean_error": found.mean, "sd_error": found.sd, "passed": float(passed)}

@@ -69,12 +69,12 @@ def known(preset: str, directory: Path | None) -> Reference:
 
 
 def in_gap(x: np.ndarray) -> np.ndarray:
-    """Where four data are all there is."""
+    """The gap, with only four data."""
     return np.abs(x) < GAP
 
 
 def in_range(x: np.ndarray) -> np.ndarray:
-    """Where the other 76 lie."""
+    """The range of the other 76."""
     return (np.abs(x) >= GAP) & (np.abs(x) <= EDGE)
 
 

@@ -1,7 +1,7 @@
 r"""Ways to J^{-T}∇k (the paper's Appendix C), each against LU in float64.
 
 Appendix C compares the helper network with one warm-started iteration of BiCGSTAB. Its authors' code solved systems
-with J, not Jᵀ, whose rows repeat, 98 % of them of rank 1; a warm start, too, belongs to the noise of the step before.
+with J, not Jᵀ, whose rows repeat, 98 % of them of rank 1; also, a warm start belongs to the noise of the previous step.
 Here every system J(z′)ᵀy = ∇_{z′}k(z′, z) is solved from y = 0, to a tolerance, and once more with a single iteration.
 """
 
@@ -38,9 +38,9 @@ from gpvi.records import Record, significant
 STEPS = {"paper": 50_000, "best": 50_000, "demo": 5_000, "smoke": 100}
 TOLERANCE = 1e-6
 ITERATIONS = 4 * DIMENSIONS
-"""The most that BiCGSTAB takes; without rounding d are enough."""
+"""Maximum iterations of BiCGSTAB; without rounding d are enough."""
 SOLVED = 1e-5
-"""The residual at which iterations are counted as done: what float32 leaves is a little above the tolerance."""
+"""The residual at which a solve counts as done: float32 ends slightly above the tolerance."""
 TIMINGS = 7
 SOLVERS: dict[str, Solver] = {
     "helper of width 10": Helper(width=10, learning_rate=1e-4),
@@ -207,7 +207,7 @@ class LinearSolvers:
     def run(
         self, label: str, preset: str, seeds: Sequence[int], progress: bool | Meter = True
     ) -> Record:
-        """Train with each seed, and look at the solver and at the posterior after each chunk of steps."""
+        """Train with each seed, and measure the solver and the posterior after each chunk of steps."""
         found = Measurements(self, label, preset, seeds)
         recipe, solver = found.recipe, SOLVERS[label]
         for seed in seeds:
@@ -261,7 +261,7 @@ class Watch:
         )
 
     def along(self, steps: int) -> dict[str, np.ndarray]:
-        """What was seen, one value to a step."""
+        """The recorded values, one per step."""
         each = chunk_length(steps)[0]
         return {
             name: np.repeat([seen[name] for seen in self.seen], each)[:steps]
@@ -279,7 +279,7 @@ class Watch:
         return np.array([significant(float(value), 3) for value in left])
 
     def cost(self) -> dict[str, float]:
-        """Iterations, where there are any, and time."""
+        """Iterations, if any, and time."""
         spent = solving_time(self.solver, self._state, self._generator, self.systems)
         if not (self.iterates and isinstance(self.solver, Iterative)):
             return {"milliseconds": spent}

@@ -58,15 +58,15 @@ SMOKE_CASES = ("yacht",)
 DRAWS = {"best": 500, "demo": 200, "smoke": 20}
 """Networks that predictions average over, of all members together."""
 FEW_DATA = 2_000
-"""Chains run on at most so many data, which they see all at once."""
+"""Largest data set for Markov chains, which use all data at once."""
 BATCH, LARGE_BATCH = 128, 512
 """Data in a step of particles and MF-VI, and of generators."""
 HELD_OUT, CHOOSING = 5, 5
-"""Where there is something to choose, one in so many training rows is held out, in the first so many splits."""
+"""To choose a model, one in this many training rows is held out, in this many first splits."""
 LEVEL = 0.9
 NARROW, WIDE, SPARSE = FanIn(1.0, 1.0), FanIn(2.0, 2.0), Sparse()
 COLD = (1.0, 0.3, 0.1)
-"""Temperatures: a factorised posterior pays so much for each weight it knows well that a colder one fits better."""
+"""Temperatures: a factorised posterior pays so much for each precise weight that a colder one fits better."""
 MEMBERS = 5
 
 PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
@@ -103,7 +103,7 @@ PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
 
 @dataclasses.dataclass(frozen=True)
 class NetworkRecipe(Recipe):
-    """A method, the models among which held-out data choose, and how many fits predictions join."""
+    """A method, the models to choose from on held-out data, and the number of fits in the mixture."""
 
     priors: tuple[Prior, ...] = (SPARSE,)
     likelihoods: tuple[Likelihood, ...] = (Gaussian(),)
@@ -120,7 +120,7 @@ class NetworkRecipe(Recipe):
         return [Model(p, likelihood, t) for likelihood, p, t in parts]
 
     def to_json(self) -> dict[str, Any]:
-        """All that was chosen."""
+        """Everything that was chosen."""
         more = {
             name: specs.to_json(getattr(self, name))
             for name in ("priors", "likelihoods", "temperatures", "members", "most_data")
@@ -129,7 +129,7 @@ class NetworkRecipe(Recipe):
 
 
 class Model(NamedTuple):
-    """What is believed of the weights, and of y given the outputs of a network."""
+    """The prior of the weights, and the likelihood of y given the outputs of a network."""
 
     prior: Prior
     likelihood: Likelihood
@@ -143,7 +143,7 @@ class Model(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A split in standard units, and what turns them back."""
+    """A split in standardised units, with the scales to convert back."""
 
     X: Float[np.ndarray, "n f"]
     y: Float[np.ndarray, "n 1"]
@@ -227,7 +227,7 @@ def scores(
 
 
 def drawn(posteriors: Sequence[Posterior], number: int, *, key: PRNGKeyArray) -> Array:
-    """Networks of all members: of each so many new ones, or all its particles."""
+    """Networks of all members: a number of new ones from each, or all its particles."""
     each = -(-number // len(posteriors))
     tables = [
         posterior.particles
@@ -335,7 +335,7 @@ def measured(
     *,
     key: PRNGKeyArray,
 ) -> dict[str, float]:
-    """All that is measured of one set."""
+    """Everything that is measured on one set."""
     recipe, units = found.recipe, MORE_UNITS if case in LARGE else UNITS
     began, models, choice = time.perf_counter(), recipe.models, 0
     choose_key, final_key, draw_key = jax.random.split(key, 3)

@@ -41,7 +41,7 @@ class LastLayer(NamedTuple):
     """h as a function of z_head."""
     first: int
     in_log_det: bool
-    """Whether log|det J|, too, depends on W."""
+    """Whether log|det J| also depends on W."""
 
 
 class AbstractGenerator(eqx.Module):

@@ -117,9 +117,9 @@ def _draw_beyond(axes: "Axes", lines: Mapping[str, Sequence[Mark]], edge: float)
 def curves_chart(
     curves: Mapping[str, tuple[Sequence[int], np.ndarray]], label: str, salt: str
 ) -> str:
-    """A term along the training, one colour to a method, the seeds' mean with their range shaded.
+    """A term during training, one colour per method, the seeds' mean with their range shaded.
 
-    The height is chosen for the second half of the training; the way there may begin below the chart.
+    The height is chosen for the second half of training; curves may start below the chart.
     """
     from matplotlib.ticker import MaxNLocator
 

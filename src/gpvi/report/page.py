@@ -329,7 +329,7 @@ class Section:
         return float(np.mean(means)) if means else None
 
     def _curves(self) -> Iterator[str]:
-        """Training curves, one chart to a preset and problem."""
+        """Training curves, one chart per preset and problem."""
         made = []
         for preset in self.presets:
             group = [r for r in self.records if r.preset == preset]

@@ -50,7 +50,7 @@ def draws(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
 
 
 def errors_along(**terms: str) -> Pictures:
-    """Terms along the training on a logarithmic scale, one chart to a preset and term: name → label."""
+    """Terms during training on a logarithmic scale, one chart per preset and term: name → label."""
 
     def draw(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
         made = []

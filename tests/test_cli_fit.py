@@ -172,7 +172,7 @@ def test_what_is_wrong_with_the_file(tmp_path, content, said):
 @pytest.mark.parametrize(
     ("inside", "said"),
     [
-        ("posterior/.DS_Store", "holds '.DS_Store', which is no part of a saved posterior"),
+        ("posterior/.DS_Store", "holds '.DS_Store', which is not part of a saved posterior"),
         ("draws.npz/mine", "draws.npz is a directory"),
         ("draws.csv/mine", "draws.csv is a directory"),
     ],

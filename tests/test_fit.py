@@ -159,11 +159,11 @@ def test_wrong_types_outside_of_the_type_checked_tests():
             "pass one JAX key": lambda: gpvi.estimate(target, key=jax.random.split(key)),
             "steps is 2.5": lambda: gpvi.fit(target, key=key, steps=2.5),
             "steps is 'many'": lambda: gpvi.fit(target, key=key, steps="many"),
-            "optimizer is 'adam'; pass one of Optax": lambda: gpvi.fit(
+            "optimizer is 'adam'; pass an Optax optimizer": lambda: gpvi.fit(
                 target, key=key, optimizer="adam"
             ),
             "pass a list of functions": lambda: gpvi.fit(target, key=key, callbacks=print),
-            "every is 3, but there is no checkpoint": lambda: gpvi.fit(target, key=key, every=3),
+            "every is 3, but no checkpoint": lambda: gpvi.fit(target, key=key, every=3),
             "names is [1, 2]; give a list of strings": lambda: gpvi.Target(
                 lambda x: -x @ x, dim=2, names=[1, 2]
             ),

@@ -33,7 +33,7 @@ COLDER = "GPVI (pathwise, g = 6, T = 0.3)"
 DIRECTORY = Path(os.environ.get("GPVI_DATA_DIR", "nowhere"))
 real = pytest.mark.skipif(
     not (DIRECTORY / "mnist" / "train-images-idx3-ubyte.gz").is_file(),
-    reason="MNIST is not at hand: set GPVI_DATA_DIR",
+    reason="MNIST is missing: set GPVI_DATA_DIR",
 )
 
 

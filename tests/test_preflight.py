@@ -78,7 +78,7 @@ TROUBLES = {
     "another length": (lambda x: -(x @ jnp.ones(3)), "error", r"fails on a vector of shape \(2,\)"),
     "a vector": (lambda x: -(x**2), "error", r"returns \(2,\) at one point, not a scalar"),
     "an integer": (lambda x: (x @ x).astype(int), "error", "returns dtype int"),
-    "half precision": (lambda x: normal(x.astype(jnp.float16)), "warning", "comes out as float16"),
+    "half precision": (lambda x: normal(x.astype(jnp.float16)), "warning", "is float16"),
     "randomness": (lambda x: normal(x) + STATE.standard_normal(), "error", "two calls at the same"),
     "a callback": (printing, "note", "has side effects"),
     "log of zero": (lambda x: jnp.log(x[0] - x[0]), "error", "log p is -inf at the start"),

@@ -147,7 +147,7 @@ def test_likelihoods_of_batches(log_likelihood, message):
     ("values", "message"),
     [
         (np.arange(5, dtype=np.uint8), r"data\['n'\] is uint8.*beyond 255"),
-        (np.array([3, 2**25 + 1]), r"data\['n'\] reaches 33554433, which float32 does not hold"),
+        (np.array([3, 2**25 + 1]), r"data\['n'\] reaches 33554433, which float32 cannot represent"),
     ],
 )
 def test_integers_that_overflow(values, message):

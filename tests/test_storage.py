@@ -698,8 +698,8 @@ DAMAGE = {
     "arrays-empty": (cut(A, 0), [A, "ends after 0 bytes"]),
     "arrays-cut-in-length": (cut(A, 5), [A, "ends after 5 bytes"]),
     "arrays-cut-in-header": (cut(A, 100), [A, "92 are possible"]),
-    "arrays-cut-in-data": (cut(A, -1), [A, "announces"]),
-    "arrays-extended": (sealed(append(A, b"\0")), [A, "announces"]),
+    "arrays-cut-in-data": (cut(A, -1), [A, "claims"]),
+    "arrays-extended": (sealed(append(A, b"\0")), [A, "claims"]),
     "header-length-huge": (header(b"{}", length=2**64 - 1), [A, "2 are possible"]),
     "header-length-over-cap": (
         header(b"{}" + b" " * 2**24),

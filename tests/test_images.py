@@ -179,7 +179,7 @@ class TestCIFAR10:
         write_cifar(tmp_path)
         path = tmp_path / "data_batch_3.bin"
         path.write_bytes(path.read_bytes()[:-1])
-        with pytest.raises(StorageError, match=r"data_batch_3.bin is damaged.*records of 3,073"):
+        with pytest.raises(StorageError, match=r"data_batch_3.bin is damaged.*record size 3,073"):
             cifar10.read(tmp_path)
         path.write_bytes(bytes([10]) + bytes(3_072))
         with pytest.raises(StorageError, match="the label 10"):

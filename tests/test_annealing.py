@@ -42,5 +42,5 @@ def test_bad_schedules_are_refused():
         Annealing(0)
     with pytest.raises(InputError, match=r"power of the annealing is 0.0"):
         Annealing(10, power=0.0)
-    with pytest.raises(InputError, match=r"6 cycles of the annealing in 10 steps"):
+    with pytest.raises(InputError, match=r"6 annealing cycles in 10 steps"):
         Annealing(10, cycles=6)

@@ -193,7 +193,7 @@ def test_a_checkpoint_that_lacks_an_array_is_passed_over(tmp_path):
     newest = tmp_path / "attempt-0-step-60"
     document, arrays = storage.read(newest)
     storage.write(newest, document, {n: a for n, a in arrays.items() if n != "state/0"})
-    with pytest.warns(TrainingWarning, match="step 60 is damaged and was passed over"):
+    with pytest.warns(TrainingWarning, match="step 60 is damaged and was skipped"):
         resumed = fit(checkpoint=tmp_path)
     assert bits(resumed) == bits(whole)
 
@@ -217,7 +217,7 @@ def test_a_damaged_checkpoint_is_passed_over(damage, tmp_path):
     else:
         shutil.rmtree(newest)
         storage.write(newest, {"done": "all"}, {})
-    with pytest.warns(TrainingWarning, match="step 60 is damaged and was passed over"):
+    with pytest.warns(TrainingWarning, match="step 60 is damaged and was skipped"):
         resumed = fit(checkpoint=tmp_path)
     assert bits(resumed) == bits(whole)
 
@@ -243,16 +243,14 @@ def test_saves_after_damaged_ones_stay(tmp_path):
     resumed, steps = unwarned(checkpoint=tmp_path, every=20)
     assert steps[0] == 60 + CHUNK
     assert bits(resumed) == bits(whole)
-    assert ["is damaged and was passed over" in note for note in resumed.training.notes] == [
-        True
-    ] * 2
+    assert ["is damaged and was skipped" in note for note in resumed.training.notes] == [True] * 2
     assert set(os.listdir(tmp_path)) == damaged
     for name in damaged:
         storage.read(tmp_path / name)
 
 
 def test_the_newest_good_save_of_an_earlier_attempt_stays(tmp_path):
-    """Though one that was passed over, here of step 30, is of a later step."""
+    """Though one that was skipped, here of step 30, is of a later step."""
     for name in ("0-step-10", "0-step-20", "0-step-30", "1-step-2", "1-step-4", "1-step-6"):
         (tmp_path / f"attempt-{name}").mkdir()
     saves = checkpoint.Checkpoints(tmp_path)
@@ -569,9 +567,9 @@ def test_a_file_that_may_not_grow_is_told_and_training_goes_on(tmp_path):
         ("x" * 300, "File name too long"),
         ("a\0b", "null byte"),
         ("~nobody-at-all/x", "home"),
-        ("", "name a directory"),
-        (b"saves", "name a directory"),
-        (3, "name a directory"),
+        ("", "pass a directory"),
+        (b"saves", "pass a directory"),
+        (3, "pass a directory"),
     ],
 )
 def test_what_cannot_be_a_directory_is_refused(name, why, tmp_path, monkeypatch):
@@ -588,7 +586,7 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path, monkeypatch):
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(Path, "mkdir", refused)
-    with pytest.raises(InputError, match="cannot be made: Read-only file system"):
+    with pytest.raises(InputError, match="cannot be created: Read-only file system"):
         fit(checkpoint=tmp_path / "saves")
 
 

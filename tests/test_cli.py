@@ -133,7 +133,7 @@ def test_run_then_report_past_damaged_and_foreign_files(quick, tmp_path):
     assert page == tmp_path / "page" / "index.html"
     text = page.read_text("utf-8")
     assert "Four energy potentials" in text
-    assert "1 damaged record left out." in text
+    assert "1 damaged record omitted." in text
     assert "bad.json" in result.stderr
     assert "settings.json" not in result.stderr
     assert call("report", tmp_path / "runs" / "settings.json").exit_code == 2
@@ -157,9 +157,9 @@ def test_demo_ends_with_the_path_of_the_page(quick, tmp_path):
         (("run", "blr", "--method", "svdg"), "Did you mean 'svgd'?"),
         (("run", "energy", "--preset", "paper", "--method", "gpvi-defualt"), "for preset 'paper'"),
         (("run", "blr", "--preset", "papr"), "Did you mean 'paper'?"),
-        (("run", "blr", "--seeds", "0"), "give 1 or more"),
-        (("run", "blr", "--seeds", str(10**20)), "4,294,967,296 at most"),
-        (("--show-completion", "nosuchshell"), "it is for the shell it is called from"),
+        (("run", "blr", "--seeds", "0"), "give 1 to"),
+        (("run", "blr", "--seeds", str(10**20)), "give 1 to 4,294,967,296"),
+        (("--show-completion", "nosuchshell"), "it applies to the shell it is called from"),
         (("run", "blr", "--seeds", "three"), "'--seeds'"),
         (("run", "blr", "--sedes", "3"), "--seeds"),
         (("run",), "EXPERIMENT"),
@@ -184,7 +184,7 @@ def test_completion_is_installed_for_no_shell_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     result = call("--install-completion", "nosuchshell")
     assert result.exit_code == 2
-    assert "followed by 'nosuchshell', but it stands alone" in result.stderr
+    assert "followed by 'nosuchshell', but takes no argument" in result.stderr
     assert not any(tmp_path.iterdir())
 
 
@@ -213,7 +213,7 @@ def test_a_bug_is_one_line_and_with_debug_a_trace(monkeypatch, tmp_path):
     assert result.exit_code == 2
     assert (
         result.stderr
-        == "gpvi: unexpected ZeroDivisionError: oh. Run it again with --debug for the trace.\n"
+        == "gpvi: unexpected ZeroDivisionError: oh. Run it again with --debug for the traceback.\n"
     )
     result = call("run", "energy", "--debug", "--out", tmp_path)
     assert isinstance(result.exception, ZeroDivisionError)
@@ -251,7 +251,7 @@ class TestResuming:
         monkeypatch.setattr(EXPERIMENTS["blr"], "run", interrupted, raising=False)
         first = call("run", "blr", *self.METHODS, "--out", tmp_path)
         assert first.exit_code == 130
-        assert "the same command goes on from there" in first.stderr
+        assert "the same command resumes from there" in first.stderr
         monkeypatch.setattr(EXPERIMENTS["blr"], "run", run, raising=False)
         second = call("run", "blr", *self.METHODS, "--out", tmp_path)
         assert second.exit_code == 0
@@ -276,11 +276,11 @@ class TestResuming:
         monkeypatch.setattr(EXPERIMENTS["blr"], "run", interrupted, raising=False)
         first = call("run", "blr", "--method", "svgd", "--out", tmp_path)
         assert first.exit_code == 130
-        assert "what was under way" in first.stderr
+        assert "the unfinished row" in first.stderr
         assert places[0].is_relative_to(tmp_path)
         second = call("run", "blr", "--method", "svgd", "--out", tmp_path)
         assert second.exit_code == 0
-        assert "begins anew" in second.stderr
+        assert "starts over" in second.stderr
         assert places == [places[0]] * 3
         assert [path.suffix for path in tmp_path.iterdir()] == [".json"]
 

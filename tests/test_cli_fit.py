@@ -149,9 +149,9 @@ def test_what_is_wrong_is_said_in_one_line(file, tmp_path, name, options, said):
         ("def log_density(x):\n    return x\n", "it must return a scalar"),
         (
             "def log_density(x):\n    return -x[0] if x[0] > 0 else x[0]\n",
-            "line 2: the function is compiled",
+            "line 2: the function needs the value",
         ),
-        ("import math\ndef log_density(x):\n    return math.log(x[0])\n", "jax.numpy in place of"),
+        ("import math\ndef log_density(x):\n    return math.log(x[0])\n", "jax.numpy instead of"),
         (
             "import jax.numpy as jnp\ndef log_density(x):\n    return jnp.log(x[0])\n",
             "dim=2, initial=…)`",
@@ -172,7 +172,7 @@ def test_what_is_wrong_with_the_file(tmp_path, content, said):
 @pytest.mark.parametrize(
     ("inside", "said"),
     [
-        ("posterior/.DS_Store", "holds '.DS_Store', which is no part of a saved posterior"),
+        ("posterior/.DS_Store", "holds '.DS_Store', which is not part of a saved posterior"),
         ("draws.npz/mine", "draws.npz is a directory"),
         ("draws.csv/mine", "draws.csv is a directory"),
     ],

@@ -336,7 +336,7 @@ def test_given_starting_points_or_a_word_on_who_takes_them(name, getkey):
 @pytest.mark.parametrize("name", ["hmc", "nuts"])
 def test_chains_count_their_own_steps(name, getkey):
     method = ROWS[name].method
-    with pytest.raises(InputError, match=r"steps is 100.*200 of warm-up.*Leave steps out"):
+    with pytest.raises(InputError, match=r"steps is 100.*200 of warm-up.*Omit steps"):
         gpvi.fit(regression(2).target(), method, key=getkey(), steps=100, progress=False)
 
 

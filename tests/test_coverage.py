@@ -123,8 +123,8 @@ def test_what_floats_round_off_is_in_doubt():
 @pytest.mark.parametrize(
     ("location", "log_density", "told"),
     [
-        ([1.7e9, 0.0], -3.0, r"b lies at 1.7e\+09 and spreads by 10, which float32"),
-        ([0.0, 0.0], -2e7, r"log p is -2e\+07, which float32 knows to 2 nats"),
+        ([1.7e9, 0.0], -3.0, r"b is near 1.7e\+09 with sd 10, where float32"),
+        ([0.0, 0.0], -2e7, r"log p is -2e\+07, which float32 resolves to 2 nats"),
     ],
 )
 def test_what_floats_cannot_tell_apart_is_told(location, log_density, told):

@@ -171,7 +171,7 @@ def test_weighting_finds_the_moments_of_the_target():
         (0.1, 0.8, "are reliable"),
         (0.6, 0.8, "usable"),
         (0.9, 0.8, "not reliable"),
-        (0.9, 0.99, "a heavy tail"),
+        (0.9, 0.99, "heavy-tailed"),
         (1.1, 0.99, "not reliable"),
         (math.nan, 0.99, "not reliable"),
     ],

@@ -543,7 +543,7 @@ def test_what_was_not_learned_is_refused(regressor):
     ("options", "told"),
     [
         ({"method": "svdg"}, "Did you mean 'svgd'"),
-        ({"method": gpvi.SVGD}, "with options of its own"),
+        ({"method": gpvi.SVGD}, "a configured object"),
         ({"prior": "gaussian"}, "unknown prior"),
         ({"activation": "rulu"}, "Did you mean 'relu'"),
         ({"hidden_layer_sizes": (0,)}, "hidden layer size is 0"),

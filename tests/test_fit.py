@@ -111,7 +111,7 @@ def mistakes():
         ),
         "method changed": (
             lambda: fit(method=continued, init=fit_elsewhere()),
-            ("particles=32", "particles=16", "leave method out"),
+            ("particles=32", "particles=16", "omit method"),
         ),
         "dim changed": (
             lambda: fit(standard(3), None, init=fit_elsewhere()),
@@ -155,16 +155,16 @@ def test_wrong_types_outside_of_the_type_checked_tests():
             "wrap the log-density: gpvi.Target": lambda: gpvi.fit(lambda x: -x @ x, key=key),
             "gpvi.GPVI()": lambda: gpvi.fit(target, "gpvi", key=key),
             "such as gpvi.GPVI()": lambda: gpvi.fit(target, gpvi.GPVI, key=key),
-            "key is 7; pass one key of JAX, such as jax.random.key(7)": lambda: gpvi.fit(target, key=7),
+            "key is 7; pass one JAX key, such as jax.random.key(7)": lambda: gpvi.fit(target, key=7),
             "key is None": lambda: gpvi.compare(target, [gpvi.SVGD()], key=None),
-            "pass one key of JAX": lambda: gpvi.estimate(target, key=jax.random.split(key)),
+            "pass one JAX key": lambda: gpvi.estimate(target, key=jax.random.split(key)),
             "steps is 2.5": lambda: gpvi.fit(target, key=key, steps=2.5),
             "steps is 'many'": lambda: gpvi.fit(target, key=key, steps="many"),
-            "optimizer is 'adam'; pass one of Optax": lambda: gpvi.fit(
+            "optimizer is 'adam'; pass an Optax optimizer": lambda: gpvi.fit(
                 target, key=key, optimizer="adam"
             ),
             "pass a list of functions": lambda: gpvi.fit(target, key=key, callbacks=print),
-            "every is 3, but there is no checkpoint": lambda: gpvi.fit(target, key=key, every=3),
+            "every is 3, but no checkpoint": lambda: gpvi.fit(target, key=key, every=3),
             "names is [1, 2]; give a list of strings": lambda: gpvi.Target(
                 lambda x: -x @ x, dim=2, names=[1, 2]
             ),
@@ -365,7 +365,7 @@ class Watcher:
 def test_meters_are_told_everything():
     meter = Watcher()
     posterior = fit(steps=3, progress=meter)
-    assert meter.calls[0] == ("start", 3, "GPVI (32 draws a step)")
+    assert meter.calls[0] == ("start", 3, "GPVI (32 draws per step)")
     assert [call[1] for call in meter.calls[1:-1]] == [1, 2, 3]
     assert meter.calls[-1] == ("close",)
     last = posterior.training.history["elbo"][-1]

@@ -33,7 +33,7 @@ COLDER = "GPVI (pathwise, g = 6, T = 0.3)"
 DIRECTORY = Path(os.environ.get("GPVI_DATA_DIR", "nowhere"))
 real = pytest.mark.skipif(
     not (DIRECTORY / "mnist" / "train-images-idx3-ubyte.gz").is_file(),
-    reason="MNIST is not at hand: set GPVI_DATA_DIR",
+    reason="MNIST is missing: set GPVI_DATA_DIR",
 )
 
 
@@ -133,7 +133,7 @@ class TestCIFAR10:
             with pytest.raises(StorageError, match=cifar10.EXACT):
                 cifar10.read(tmp_path)
         (tmp_path / cifar10.EXACT).write_bytes(b"\x80\x04K\x00.")
-        with pytest.raises(StorageError, match="not an array of NumPy"):
+        with pytest.raises(StorageError, match="not a NumPy array"):
             cifar10.read(tmp_path)
 
     @pytest.mark.parametrize("protocol", [2, 4])
@@ -159,7 +159,7 @@ class TestCIFAR10:
         with pytest.raises(StorageError, match=r"data_batch_2 is damaged: it holds no labels"):
             cifar10.read(tmp_path / "data")
         (tmp_path / "data" / "data_batch_2").write_bytes(b"no program")
-        with pytest.raises(StorageError, match="no batch of the python version"):
+        with pytest.raises(StorageError, match="not a batch of the python version"):
             cifar10.read(tmp_path / "data")
         assert not (tmp_path / "it ran").exists()
 
@@ -179,7 +179,7 @@ class TestCIFAR10:
         write_cifar(tmp_path)
         path = tmp_path / "data_batch_3.bin"
         path.write_bytes(path.read_bytes()[:-1])
-        with pytest.raises(StorageError, match=r"data_batch_3.bin is damaged.*records of 3,073"):
+        with pytest.raises(StorageError, match=r"data_batch_3.bin is damaged.*record size 3,073"):
             cifar10.read(tmp_path)
         path.write_bytes(bytes([10]) + bytes(3_072))
         with pytest.raises(StorageError, match="the label 10"):
@@ -283,6 +283,7 @@ class TestTask:
         best = experiment("mnist").recipes("best")
         found = {label: recipe.temperature(36_000) for label, recipe in best.items()}
         assert found.pop(COLDER) == best[COLDER].temperature(1) == 0.3
+        assert [found.pop(f"GPVI (pathwise, T = {t})") for t in (0.3, 0.1)] == [0.3, 0.1]
         assert set(found.values()) == {1.0}
 
 

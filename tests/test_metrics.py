@@ -286,7 +286,7 @@ def test_the_entropy_of_one_column_is_that_of_two_classes():
 
 
 def test_one_column_of_logits_is_refused():
-    with pytest.raises(InputError, match=r"give both classes.*concatenate"):
+    with pytest.raises(InputError, match=r"pass both classes.*concatenate"):
         metrics.categorical_nll(ONE[None], np.array([1, 1, 0, 1]))
 
 

@@ -30,7 +30,7 @@ def test_a_gaussian_settles_in_the_first_round():
     first = SMALL.rounds(2)[0]
     assert posterior.training.steps == posterior.training.planned == first
     assert "stopped after 500 of at most 7,500 steps: the draws fit" in posterior.training.chosen
-    assert "128 draws a step" in posterior.training.chosen
+    assert "128 draws per step" in posterior.training.chosen
     assert posterior.training.notes == ()
 
 

@@ -195,12 +195,12 @@ def test_older_records_are_left_out_and_said_so(records):
     older = dataclasses.replace(records[1], started="2020-01-01T00:00:00+00:00", command="older")
     page = report.render([older, records[1]])
     assert "older</code>" not in page
-    assert "1 older record of the same runs left out" in page
+    assert "1 older record of the same runs omitted" in page
 
 
 def test_a_record_of_an_unknown_experiment_does_not_stop_the_page(records):
     page = report.render([records[0], dataclasses.replace(records[0], experiment="<future>")])
-    assert "unknown experiments left out: &lt;future&gt;" in page
+    assert "unknown experiments omitted: &lt;future&gt;" in page
 
 
 def test_the_same_records_give_the_same_page(records, page):
@@ -322,8 +322,8 @@ class TestPictures:
         full = dataclasses.replace(record, curves=curves, arrays=arrays)
         page = report.render([full])
         assert page.count("<svg") == 4
-        assert "What BiCGSTAB leaves" in page
-        assert "Along the training" not in report.render([dataclasses.replace(record, curves={})])
+        assert "Residual of BiCGSTAB" in page
+        assert "During training" not in report.render([dataclasses.replace(record, curves={})])
 
     def test_of_predictions_along_a_line(self):
         grid = np.linspace(-1, 1, 20)
@@ -364,7 +364,7 @@ class TestPictures:
         (figure,) = PICTURES["collapse"](
             EXPERIMENTS["collapse"], [made("collapse", "SVGD", "best")]
         )
-        assert "what theory says of SVGD" in figure
+        assert "theory for SVGD" in figure
 
     def with_arrays(self, name, arrays):
         """The pictures of the experiment's first row, with these arrays; there are none without any."""

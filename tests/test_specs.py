@@ -323,7 +323,7 @@ def test_unknown_options_name_the_nearest(make, nearest):
         (lambda: MLP((True,)), ("hidden", "(True,)")),
         (lambda: gpvi.bnn.ScaleMixture(share="a"), ("share is 'a'", "number between 0 and 1")),  # pyright: ignore
         (lambda: gpvi.bnn.PerLayer(1.0), ("scales is 1.0", "PerLayer((1.0, 0.5))")),  # pyright: ignore
-        (lambda: gpvi.AmortizedGFSF(batches=2), ("batches is 2", "GFSF", "Leave it out")),
+        (lambda: gpvi.AmortizedGFSF(batches=2), ("batches is 2", "GFSF", "Omit it")),
     ],
 )
 def test_bad_values_are_refused_with_value_reason_and_remedy(make, words):

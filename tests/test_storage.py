@@ -672,7 +672,7 @@ DAMAGE = {
         manifest_text(b'"format_version": 1', b'"format_version": ' + b"[" * 900 + b"]" * 900),
         [J, "nested too deeply"],
     ),
-    "json-twice": (sealed(manifest_text(b'"seed"', b'"method"')), [J, "a key stands twice"]),
+    "json-twice": (sealed(manifest_text(b'"seed"', b'"method"')), [J, "a key occurs twice"]),
     "json-nan": (sealed(manifest_text(b"-70.7", b"NaN")), [J, "NaN is not JSON"]),
     "json-infinite": (sealed(manifest_text(b"-70.7", b"1e999")), [J, "1e999 is too large"]),
     "json-digits": (sealed(manifest_text(b"-70.7", b"1" * 5000)), [J, "valid JSON"]),
@@ -698,19 +698,19 @@ DAMAGE = {
     "arrays-empty": (cut(A, 0), [A, "ends after 0 bytes"]),
     "arrays-cut-in-length": (cut(A, 5), [A, "ends after 5 bytes"]),
     "arrays-cut-in-header": (cut(A, 100), [A, "92 are possible"]),
-    "arrays-cut-in-data": (cut(A, -1), [A, "announces"]),
-    "arrays-extended": (sealed(append(A, b"\0")), [A, "announces"]),
+    "arrays-cut-in-data": (cut(A, -1), [A, "claims"]),
+    "arrays-extended": (sealed(append(A, b"\0")), [A, "claims"]),
     "header-length-huge": (header(b"{}", length=2**64 - 1), [A, "2 are possible"]),
     "header-length-over-cap": (
         header(b"{}" + b" " * 2**24),
-        [A, f"claims {2**24 + 2} bytes, where {2**24} are possible"],
+        [A, f"claims {2**24 + 2} bytes, but {2**24} are possible"],
     ),
     "header-list": (header([]), [A, "not a JSON object"]),
     "header-bytes": (header(b"\x80\x04K\x01."), [A, "valid JSON"]),
     "header-deep": (header(b"[" * 10**6), [A, "nested too deeply"]),
     "header-name-twice": (
         header(b'{"a":%s,"a":%s}' % ((json.dumps(entry()).encode(),) * 2), b"\0" * 8),
-        [A, "a key stands twice"],
+        [A, "a key occurs twice"],
     ),
     "header-metadata": (header({"__metadata__": {"a": "b"}}), [A, "'__metadata__'"]),
     "entry-number": (header({"a": 3}), [A, "'a' is not dtype"]),
@@ -778,7 +778,7 @@ def test_each_kind_of_damage_is_named(saved, damage, said):
 
 def test_a_path_that_is_no_directory(tmp_path, saved):
     assert "No such file" in refusal(tmp_path / "nothing")
-    assert "Give the directory" in refusal(saved / storage.MANIFEST)
+    assert "Pass the directory" in refusal(saved / storage.MANIFEST)
     (tmp_path / "empty").mkdir()
     assert "posterior.json is missing" in refusal(tmp_path / "empty")
 
@@ -880,7 +880,7 @@ def test_hostile_files_stay_within_an_address_space_limit(saved):
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert len(lines) == len(LIES) + 1
-    assert "more than there is memory for" in lines[-1]
+    assert "more than the free memory" in lines[-1]
 
 
 # --------------------------------------------------------------------------------------- fuzz

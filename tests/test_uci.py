@@ -50,7 +50,7 @@ class TestReading:
         [
             ("index_target", "7", r"index_target.txt does not hold 1 whole number from 0 to 3"),
             ("index_train_0", "0.5", r"index_train_0.txt does not hold whole numbers"),
-            ("index_train_0", "1\n1", r"names a number twice"),
+            ("index_train_0", "1\n1", r"contains a number twice"),
             ("index_test_1", "", r"index_test_1.txt is not a table of numbers"),
             ("data", "1 2 3 4\n5 nan 7 8", r"holds NaN"),
             ("data", "1 2 3 four", r"data.txt is not a table of numbers"),

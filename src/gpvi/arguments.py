@@ -1,4 +1,4 @@
-"""What `gpvi.fit` refuses before anything is compiled: the value, the reason and the remedy."""
+"""Argument checks of `gpvi.fit`, before anything is compiled; messages give the value, the reason and the remedy."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -38,7 +38,7 @@ def check_arguments(
         )
     if optimizer is not None and not isinstance(optimizer, optax.GradientTransformation):
         raise InputError(
-            f"optimizer is {optimizer!r}; pass one of Optax, such as optax.adam(1e-3), or leave it out."
+            f"optimizer is {optimizer!r}; pass an Optax optimizer, such as optax.adam(1e-3), or omit it."
         )
     if steps is not None and (not is_whole(steps) or steps < 1):
         raise InputError(f"steps is {steps!r}; it must be a whole number ≥ 1.")
@@ -61,12 +61,12 @@ def check_arguments(
 
 
 def check_watching(callbacks: Any, checkpoint: Any, every: Any) -> None:
-    """Refuse callbacks that are no list of functions, and saves that go nowhere."""
+    """Refuse callbacks that are not a list of functions, and `every` without a checkpoint."""
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         raise InputError(f"callbacks is {callbacks!r}; pass a list of functions, [f].")
     if every is not None and checkpoint is None:
         raise InputError(
-            f"every is {every!r}, but there is no checkpoint to save: pass checkpoint=, a directory, or leave it out."
+            f"every is {every!r}, but no checkpoint is saved: pass checkpoint=, a directory, or omit every."
         )
 
 
@@ -74,8 +74,8 @@ def checked_mesh(mesh: Mesh | int | None, method: Method) -> Mesh | None:
     """The mesh of a run."""
     if mesh is not None and isinstance(method, Sequential):
         raise NotAvailableError(
-            f"mesh is {mesh}, but {type(method).__name__} follows one path at a time, with nothing to share out. "
-            "Leave mesh out, or use another method."
+            f"mesh is {mesh}, but {type(method).__name__} follows one path at a time, with nothing to distribute. "
+            "Omit mesh, or use another method."
         )
     return as_mesh(mesh)
 
@@ -95,12 +95,12 @@ def _check_batch_size(target: Target, batch_size: Any) -> None:
 def _check_stream(target: Target, method: Method, batch_size: int | None) -> None:
     if isinstance(method, Selective):
         raise NotAvailableError(
-            f"{type(method).__name__} needs all data at every step, and these are streamed: use a method that takes "
+            f"{type(method).__name__} needs all data at every step, but these are streamed: use a method that accepts "
             "batches, such as GPVI, SVGD or MeanFieldVI."
         )
     if batch_size is None and target.batch_size is None:
         raise InputError(
-            "the data are streamed, so that a step cannot see all of them: pass batch_size=, say 128."
+            "the data are streamed, so a step cannot use all of them: pass batch_size=, say 128."
         )
 
 
@@ -122,7 +122,7 @@ def _check_continuation(init: Posterior, method: Method, target: Target) -> None
     if init.method != method:
         raise InputError(
             f"init is a posterior of {init.method}, but the method is {method}. Continue with the same method, "
-            "or leave method out."
+            "or omit method."
         )
     if init.dim != target.dim:
         raise InputError(
@@ -137,12 +137,12 @@ def _check_continuation(init: Posterior, method: Method, target: Target) -> None
 
 
 def check_one_form(targets: Sequence[Target]) -> None:
-    """One program serves all the targets, so that all but their arrays must be the first one's."""
+    """Refuse targets that differ in more than their arrays: one program serves all of them."""
     if not targets:
         raise InputError("targets is empty; pass one target for each seed.")
     if any(target.stream is not None for target in targets):
         raise NotAvailableError(
-            "targets trained side by side need their data in memory, and these are streamed: call fit for each."
+            "targets trained side by side need their data in memory, but these are streamed: call fit for each."
         )
 
     def form(target: Target) -> tuple:
@@ -155,15 +155,15 @@ def check_one_form(targets: Sequence[Target]) -> None:
     for index, target in enumerate(targets):
         if form(target) != form(targets[0]):
             raise InputError(
-                f"targets[{index}] is not of the form of targets[0]: they may differ in the values of data and initial "
-                "alone. Define the functions once, and pass what differs as data."
+                f"targets[{index}] differs from targets[0] in more than the values of data and initial. "
+                "Define the functions once, and pass what differs as data."
             )
 
 
 def served_together(targets: Sequence[Target]) -> list[Target]:
-    """The targets, all of one form, with all but their arrays from the first: what was traced for it serves all.
+    """The targets, all of one form, with everything but their arrays from the first, so that its trace serves all.
 
-    A target of plain functions is traced anew for every fit, since what they close over may have changed.
+    A target of plain functions is retraced for every fit, since what they close over may have changed.
     """
     check_one_form(targets)
     structure = jax.tree.structure(targets[0])

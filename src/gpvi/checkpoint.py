@@ -1,9 +1,9 @@
-"""Checkpoints: a run that dies goes on from the newest good one, as if it had never stopped.
+"""Checkpoints: an interrupted run resumes from the newest intact one, as if it had never stopped.
 
-A checkpoint is a directory as `gpvi.storage` writes it, all or nothing, with checksums. It holds the state, the state
-before it (to go back to), what every step reported, and who the run is: the method, the plan, the key, a hash of the
-data, a hash of the program that was traced, and log p at a few points. Step t draws from keys folded from t, so
-nothing else is needed to continue bit for bit on the same hardware.
+A checkpoint is a directory written atomically by `gpvi.storage`, with checksums. It holds the state, the previous state
+(to rewind to), what every step reported, and the identity of the run: the method, the plan, the key, a hash of the
+data, a hash of the traced program, and log p at a few points. Step t draws from keys folded from t, so nothing else is
+needed to continue bit for bit on the same hardware.
 """
 
 import hashlib
@@ -37,15 +37,15 @@ from gpvi.target import Target
 from gpvi.whitened import Whitened
 
 KEPT = 2
-"""Checkpoints of an attempt that stay: the newest, and the one before it should the newest be damaged."""
+"""Checkpoints kept per attempt: the newest, and the previous one in case the newest is damaged."""
 PAUSE = 60.0
-"""Seconds between two checkpoints, at least, where nobody says how many steps."""
+"""Minimum seconds between saves when `every` is not given."""
 SHARE = 0.05
-"""Of the time that may go into writing them there."""
+"""Maximum share of the time spent on saving in that case."""
 PROBES = 3
 PROBE_TOLERANCE = 1e-3
 MALFORMED = (StorageError, KeyError, IndexError, TypeError, ValueError, OverflowError)
-"""What reading a document that `save` did not write may raise."""
+"""Errors that reading a document not written by `save` may raise."""
 _NAME = re.compile(r"attempt-(\d{1,3})-step-(\d{1,12})")
 
 
@@ -59,7 +59,7 @@ def identity(
     key: PRNGKeyArray,
     batches: PyTree = None,
 ) -> dict[str, str]:
-    """What must agree for a run to be the same run, by the words that name it in a message."""
+    """What must agree for a run to be the same run, by its name in messages."""
     return {
         **asked(targets, plan.method, (plan.steps, plan.rounds), plan.batch_size, key),
         "init": _init_digest(init),
@@ -86,14 +86,14 @@ def asked(
 
 
 def probes(target: Target) -> list[float]:
-    """log p at a few points that depend on nothing but the target; of streamed data, by a sample of them."""
+    """log p at a few points that depend only on the target; for streamed data, on a sample of them."""
     points = target.starting_points(PROBES, key=jax.random.key(0))
     some = target.sample()
     return [float(target.log_density(point, some)) for point in points]
 
 
 def _init_digest(init: Any) -> str:
-    """Of a word, the word; of points, or of posteriors that are continued, their arrays."""
+    """The string itself, or the arrays of points or of posteriors to continue."""
     if init is None or isinstance(init, str):
         return repr(init)
     if isinstance(init, Sequence):
@@ -105,7 +105,7 @@ def _init_digest(init: Any) -> str:
 
 
 def _data_digest(target: Target) -> str:
-    """Of all data in memory; of streamed data, of what is bounded in cost (see `Stream.digest`)."""
+    """A hash of all data in memory, or of a bounded part of streamed data (see `Stream.digest`)."""
     if target.stream is not None:
         return target.stream.digest()
     leaves = [leaf for leaf in jax.tree.leaves(target.data) if eqx.is_array(leaf)]
@@ -124,7 +124,7 @@ def _digest(*parts: bytes) -> str:
 
 
 class Start(NamedTuple):
-    """Where a run begins: the coordinates it is trained in, how they were found, and what evidence was seen there."""
+    """The start of a run: its training coordinates, how they were found, and the evidence estimated there."""
 
     affine: Affine
     report: str
@@ -132,11 +132,11 @@ class Start(NamedTuple):
 
 
 class Checkpoints:
-    """Those of one run in one directory."""
+    """The checkpoints of one run in one directory."""
 
     def __init__(self, directory: str | os.PathLike[str], every: int | None = None):
         if every is not None and (not specs.is_whole(every) or every < 1):
-            raise InputError(f"every is {every!r}; give the number of steps, ≥ 1, or leave it out.")
+            raise InputError(f"every is {every!r}; give the number of steps, ≥ 1, or omit it.")
         self.directory = _as_directory(directory)
         self.every = every
         self._saved_at, self._saved_step = time.monotonic(), 0
@@ -145,15 +145,15 @@ class Checkpoints:
         self._failed = False
         self._pause = PAUSE
         self._passed: dict[int, set[int]] = {}
-        """The steps of each attempt whose checkpoints were passed over; they count for nothing."""
+        """The steps of each attempt whose checkpoints were skipped and do not count."""
         self.told: set[str] = set()
-        """Notes of which the user was warned at once."""
+        """Notes already given to the user as warnings."""
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other processes out, and remove what one that was killed left half-written.
+        """Lock out other processes, and remove partial saves of killed ones.
 
-        A directory that is not there and cannot be made is refused; of one that cannot be locked the user is warned.
+        A missing directory that cannot be created is refused; if it cannot be locked the user is warned.
         """
         if not hosts.first():
             yield
@@ -163,22 +163,22 @@ class Checkpoints:
                 storage.sweep(self.directory)
             elif not self.directory.is_dir():
                 raise InputError(
-                    f"checkpoint is {str(self.directory)!r}, which cannot be made: {trouble.strerror}. Name a "
-                    "directory that can be written to, or leave it out."
+                    f"checkpoint is {str(self.directory)!r}, which cannot be created: {trouble.strerror}. Pass "
+                    "a writable directory, or omit it."
                 ) from trouble
             else:
                 warnings.warn(
-                    f"{self.directory} cannot be locked: {trouble.strerror}. If it cannot be written to, nothing will "
-                    "be saved; if it can, let no other run use it.",
+                    f"{self.directory} cannot be locked: {trouble.strerror}. If it is not writable, nothing will be "
+                    "saved; if it is, let no other run use it.",
                     TrainingWarning,
                     stacklevel=4,
                 )
             yield
 
     def starts(self, target: Target, *lanes: int) -> list[Start] | None:
-        """Where a run that has begun did so, in each of its lanes; None if that does not fit the target.
+        """The start of a run already begun, in each of its lanes; None if it does not fit the target.
 
-        Those of several lanes have an axis for them before their own.
+        With several lanes the arrays have a leading axis for them.
         """
         for attempt in range(len(self._found()) + 1):
             for _, document, arrays in self._good(attempt, {}):
@@ -202,7 +202,7 @@ class Checkpoints:
         affine: Affine,
         starts: Sequence[Start],
     ) -> None:
-        """Say who the run is, before anything is saved or resumed; the affine maps of all lanes as one."""
+        """Set the identity of the run before anything is saved or resumed; the affine maps of all lanes are stacked."""
         self._who = {
             "identity": dict(who),
             "probes": probed,
@@ -212,7 +212,7 @@ class Checkpoints:
         self._affine = affine
 
     def resumed(self, attempt: int, fresh: Run) -> Run:
-        """The run of this attempt as the newest good checkpoint has it; `fresh` where there is none."""
+        """The run of this attempt from the newest intact checkpoint; `fresh` if there is none."""
         passed: dict[int, Exception] = {}
         for step, document, arrays in self._good(attempt, passed):
             self._check_same(document)
@@ -228,13 +228,13 @@ class Checkpoints:
             run.done, f"the processes found different checkpoints in {self.directory}: share it"
         )
         for step, error in passed.items():
-            run.warn(f"the checkpoint of step {step} is damaged and was passed over: {error}")
+            run.warn(f"the checkpoint of step {step} is damaged and was skipped: {error}")
         self._passed[attempt] = set(passed)
         self._saved_at, self._saved_step = time.monotonic(), run.done
         return run
 
     def offer(self, attempt: int, run: Run) -> None:
-        """Save if it is time."""
+        """Save if a save is due."""
         if self.every is None:
             due = time.monotonic() - self._saved_at >= self._pause
         else:
@@ -243,9 +243,9 @@ class Checkpoints:
             self.save(attempt, run)
 
     def save(self, attempt: int, run: Run) -> None:
-        """Save now. A disk that is full or read-only is told at once, once, and in the run's notes; training goes on.
+        """Save now. A full or read-only disk gives one immediate warning and a note of the run; training continues.
 
-        Of several processes all bring their parts of the state, and the first writes.
+        With several processes all contribute their parts of the state, and the first writes.
         """
         began = time.monotonic()
         document, arrays = _encoded(run)
@@ -271,16 +271,16 @@ class Checkpoints:
         self._prune(attempt, run.done)
 
     def _tell(self, run: Run, note: str) -> None:
-        """Warn now; the run's notes keep it."""
+        """Warn now, and keep the message in the run's notes."""
         run.warn(note)
         self.told.add(note)
         warnings.warn(note, TrainingWarning, stacklevel=5)
 
     def _prune(self, attempt: int, newest: int) -> None:
-        """Remove what the save of step `newest` has made needless: older ones, and those of steps that were taken back.
+        """Remove saves made obsolete by the one of step `newest`: older ones, and those of steps that were rewound.
 
-        One that was passed over takes no good one's place. It stays until the run has come as far, as it may be whole
-        for another version, or on a better day.
+        A skipped save never displaces an intact one. It is kept until the run reaches the same step, since another
+        version, or a later attempt, may be able to read it.
         """
         passed = self._passed.setdefault(attempt, set())
         passed.discard(newest)
@@ -297,7 +297,7 @@ class Checkpoints:
         return self.directory / f"attempt-{attempt}-step-{step}"
 
     def _found(self) -> dict[int, list[int]]:
-        """The steps of each attempt that seem to be there."""
+        """The steps of each attempt for which a checkpoint seems to exist."""
         steps: dict[int, list[int]] = {}
         names = os.listdir(self.directory) if self.directory.is_dir() else []
         for name in names:
@@ -308,7 +308,7 @@ class Checkpoints:
     def _good(
         self, attempt: int, passed: dict[int, Exception]
     ) -> Iterator[tuple[int, dict[str, Any], dict[str, np.ndarray]]]:
-        """The checkpoints of an attempt that can be read, the newest first; why others cannot is put into `passed`."""
+        """The readable checkpoints of an attempt, newest first; why others are not is added to `passed`."""
         for step in sorted(self._found().get(attempt, ()), reverse=True):
             try:
                 document, arrays = storage.read(self._path(attempt, step))
@@ -329,7 +329,7 @@ class Checkpoints:
         if other:
             raise OtherRunError(
                 f"{self.directory} holds checkpoints of another run: {', '.join(other)} differ"
-                f"{'s' * (len(other) == 1)}. Name another directory, or call fit as that run did"
+                f"{'s' * (len(other) == 1)}. Pass another directory, or call fit as that run did"
                 " (a new version of JAX or gpvi may also change the program)."
             )
 
@@ -341,11 +341,11 @@ class Log(NamedTuple):
     attempt: int
 
     def resumed(self, fresh: Run) -> Run:
-        """Where the attempt stands."""
+        """The current state of the attempt."""
         return self.checkpoints.resumed(self.attempt, fresh)
 
     def offer(self, run: Run) -> None:
-        """Save if it is time."""
+        """Save if a save is due."""
         self.checkpoints.offer(self.attempt, run)
 
     def save(self, run: Run) -> None:
@@ -354,10 +354,10 @@ class Log(NamedTuple):
 
 
 def _as_directory(given: Any) -> Path:
-    """The directory that was named; what cannot name one is refused."""
+    """The directory as a path; anything that cannot be one is refused."""
     name = os.fspath(given) if isinstance(given, str | os.PathLike) else None
     if not isinstance(name, str) or not name:
-        raise InputError(f"checkpoint is {given!r}; name a directory, or leave it out.")
+        raise InputError(f"checkpoint is {given!r}; pass a directory, or omit it.")
     path = Path(name)
     try:
         path = path.expanduser()
@@ -369,15 +369,15 @@ def _as_directory(given: Any) -> Path:
     except (OSError, ValueError, RuntimeError) as error:  # too long, a zero byte, nobody's home
         why = getattr(error, "strerror", None) or str(error).rstrip(".")
         raise InputError(
-            f"checkpoint is {name[:80]!r}, which cannot be a directory: {why}. Name another."
+            f"checkpoint is {name[:80]!r}, which cannot be a directory: {why}. Pass another."
         ) from error
     if not stat.S_ISDIR(mode):
-        raise InputError(f"checkpoint is {name!r}, which is a file or below one; name a directory.")
+        raise InputError(f"checkpoint is {name!r}, which is a file or below one; pass a directory.")
     return path
 
 
 def _make_room(path: Path) -> None:
-    """Remove what is at a checkpoint's own name and is no save: a link, which leads elsewhere, or a damaged one."""
+    """Remove anything under a checkpoint's reserved name that is not a save: a link, or a damaged save."""
     if path.is_symlink():
         path.unlink()
     try:
@@ -387,7 +387,7 @@ def _make_room(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove what is at a checkpoint's own name, be it one or not; where that cannot be, it stays."""
+    """Remove anything under a checkpoint's reserved name, if possible."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
         return
@@ -421,7 +421,7 @@ def _decoded(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray], fres
         found = [arrays[f"{prefix}/{number}"] for number in range(len(leaves))]
         for new, old in zip(found, leaves, strict=True):
             if (new.shape, new.dtype) != (_plain(old).shape, _plain(old).dtype):
-                raise StorageError("the arrays of the checkpoint do not fit the method.")
+                raise StorageError("the arrays of the checkpoint do not match the method.")
         return jax.tree.unflatten(
             structure, [_like(new, old) for new, old in zip(found, leaves, strict=True)]
         )
@@ -440,7 +440,7 @@ def _decoded(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray], fres
 
 
 def _plain(leaf: Any) -> np.ndarray:
-    """An array of numbers: of keys, their data."""
+    """An array of numbers; for keys, their data."""
     keys = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return hosts.at_hand(jax.random.key_data(leaf) if keys else leaf)
 
@@ -482,7 +482,7 @@ def _expect_form(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) 
     if not all(isinstance(each, int | float) for each in document["probes"]):
         raise StorageError("the checkpoint lacks probes.")
     if not all(isinstance(text, str) for text in document["start"]):
-        raise StorageError("the start of the checkpoint is not told in words.")
+        raise StorageError("the description of the start in the checkpoint is not text.")
     for seen in document["evidence"]:
         FromStart.read(seen)
     needed = {"affine.location", "affine.scale", *(f"history/{n}" for n in document["history"])}
@@ -490,4 +490,4 @@ def _expect_form(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) 
         raise StorageError("the checkpoint lacks arrays.")
     lengths = {arrays[f"history/{name}"].shape[-1:] for name in document["history"]}
     if not lengths <= {(document["done"],)} or sum(document["chunks"]) != document["done"]:
-        raise StorageError("the history of the checkpoint does not fit its step.")
+        raise StorageError("the history of the checkpoint does not match its step.")

@@ -1,11 +1,11 @@
-r"""Whether the draws miss a part of the posterior: two estimates of the evidence, one of which owes nothing to them.
+r"""Whether the draws miss a part of the posterior: two estimates of the evidence, one independent of the draws.
 
 A generator that has lost a mode looks perfect from inside: its draws all lie where q fits p, so importance weights
 and k̂ are fine. But log E_q[p/q] is then short of log Z by −log(1 − m), m the mass it misses, and log Z can be
 estimated from outside: by importance sampling from a wide Gaussian, in the coordinates where the posterior has
 scale one. In few dimensions that estimate is sharp; in many its effective sample size vanishes, and nothing is claimed.
-A second one comes from the start: the Gaussians in which its paths ended, wherever they lie. Neither sees what none of
-their draws met, a spike among them.
+A second one comes from the starting search: the Gaussians in which its paths ended, wherever they lie. Neither can
+detect a mode that none of their draws has visited, such as a spike.
 """
 
 import math
@@ -28,24 +28,24 @@ from gpvi.methods.base import log_standard_normal
 SPREAD = 1.5
 PROPOSALS, DRAWS = 20_000, 4_000
 LEAST_EFFECTIVE = 200
-"""Effective proposals below which their evidence is not believed."""
+"""Effective proposals below which their evidence estimate is not used."""
 WORST_ERROR = LEAST_EFFECTIVE**-0.5
-"""The standard error of log Z by so many."""
+"""The standard error of log Z with that many effective proposals."""
 MOST_DIMENSIONS = 40
-"""Even of a Gaussian posterior fewer proposals would be effective beyond it: each dimension leaves a share of 0.83."""
+"""Beyond it too few proposals would be effective even for a Gaussian posterior: each dimension keeps 0.83 of them."""
 TOLERATED = 0.02
-"""The share of the posterior that may be missed before anything is said of it."""
+"""Missing share of the posterior below which nothing is reported."""
 
 
 class Outside(NamedTuple):
-    """log Z by importance sampling from something else than q, and its standard error."""
+    """log Z by importance sampling from a proposal other than q, and its standard error."""
 
     log_evidence: float
     se: float
 
 
 class FromStart(NamedTuple):
-    """log Z and its standard error as the start found them, and log p at its location, to know the target by."""
+    """log Z and its standard error from the starting search, and log p at its location, which identifies the target."""
 
     log_evidence: float
     se: float
@@ -53,13 +53,13 @@ class FromStart(NamedTuple):
 
     @classmethod
     def of(cls, target: Density, log_evidence: float, se: float) -> "FromStart | None":
-        """What can be kept of an estimate for this target."""
+        """The storable part of an estimate for this target."""
         here = float(_at_location(target))
         return cls(log_evidence, se, here) if se <= WORST_ERROR and math.isfinite(here) else None
 
     @classmethod
     def read(cls, stored: Any) -> "FromStart | None":
-        """From what a file holds: three numbers, or null."""
+        """From the stored value: three numbers, or null."""
         if stored is None:
             return None
         numbers = isinstance(stored, list) and all(type(each) is float for each in stored)
@@ -68,14 +68,14 @@ class FromStart(NamedTuple):
         return cls(*stored)
 
     def evidence(self, target: Density) -> Outside | None:
-        """The estimate, if it is of this target: a posterior may be given another one, with other data."""
+        """The estimate, if it belongs to this target: a posterior may be given another one, with other data."""
         gap = abs(float(_at_location(target)) - self.log_density)
         same = gap <= 1e-3 + 1e-6 * abs(self.log_density)
         return Outside(self.log_evidence, self.se) if same else None
 
 
 def outside_evidence(target: Density, *, key: PRNGKeyArray) -> Outside | None:
-    """The estimate that owes nothing to a generator, or None where the wide Gaussian is no judge."""
+    """The estimate independent of any generator, or None if the wide Gaussian is not reliable."""
     if target.dim > MOST_DIMENSIONS:
         return None
     total, share = (float(found) for found in _wide_evidence(target, key))
@@ -85,9 +85,9 @@ def outside_evidence(target: Density, *, key: PRNGKeyArray) -> Outside | None:
 
 
 def missing(inside: Importance, *outside: Outside | None, dtype: np.dtype) -> float | None:
-    """The share of the posterior that is missed, 1 − exp(inside − outside), where that is beyond doubt; else 0.
+    """The missing share of the posterior, 1 − exp(inside − outside), if significant; else 0.
 
-    The largest by any of the estimates; None where there is none. What `dtype` rounds off log p is in doubt, too.
+    The largest over the estimates; None without any. The rounding error of log p in `dtype` counts as uncertainty.
     """
     rounding = abs(inside.log_evidence) * float(np.finfo(dtype).eps)
 

@@ -1,4 +1,4 @@
-"""Whether to believe a posterior: pure functions of draws and densities."""
+"""Diagnostics of a posterior: pure functions of draws and densities."""
 
 import dataclasses
 import math
@@ -21,9 +21,9 @@ from gpvi.verdict import EVEN_SHARE, HOPELESS_K_HAT, Verdict
 def fold_fraction(signs: Float[Array, " n"]) -> Scalar:
     """The share of draws whose sign of det J differs from the majority's.
 
-    The sign itself is an orientation and means nothing; where it changes, J is singular on the way and f folds. Zero is
-    necessary for injectivity, not sufficient: a map can wrap around with det J > 0 everywhere. A singular J (sign 0, or
-    NaN) has no orientation, so it differs from either.
+    The sign itself is only an orientation; where it changes, J is singular in between and f folds. Zero is necessary
+    for injectivity, not sufficient: a map can wrap around with det J > 0 everywhere. A singular J (sign 0 or NaN) has
+    no orientation and always counts as different.
     """
     return 1 - jnp.maximum((signs > 0).mean(), (signs < 0).mean())
 
@@ -44,13 +44,13 @@ def conditioning(generator: AbstractGenerator, z: Float[Array, "n d"]) -> Scalar
 
 @jax.jit
 def maximum_mean_discrepancy(x: Float[Array, "n d"], y: Float[Array, "m d"]) -> Scalar:
-    """MMD² = E k(x, x′) + E k(y, y′) − 2 E k(x, y) of two sets of draws, without bias (Gretton et al. 2012).
+    """Unbiased MMD² = E k(x, x′) + E k(y, y′) − 2 E k(x, y) between two sets of draws (Gretton et al. 2012).
 
-    About 0, of either sign, where both are from one distribution, such as a posterior and reference draws of it. k is
-    the RBF kernel with h the median of the squared distances between the two sets, 1 where that is 0.
+    About 0, with either sign, if both come from one distribution, such as a posterior and its reference draws. k is
+    the RBF kernel with h the median squared distance between the two sets, or 1 if that is 0.
     """
     if min(len(x), len(y)) < 2:
-        raise InputError(f"there are {len(x)} and {len(y)} draws; both sets need two at least.")
+        raise InputError(f"there are {len(x)} and {len(y)} draws; both sets need at least two.")
     kernel, typical = RBF(1.0), median(squared_distances(x, y))
     unit = jax.lax.rsqrt(jnp.where(typical > 0, typical, 1.0))
 
@@ -74,9 +74,9 @@ def effective_share(log_weights: Float[Array, " n"]) -> Scalar:
 def smoothed_log_weights(log_ratios: Float[Array, " n"]) -> tuple[Float[Array, " n"], Scalar]:
     """Pareto-smoothed, normalised log importance weights and k̂ (Vehtari et al. 2024), by BlackJAX.
 
-    A ratio that is not finite is a draw outside the support, or where log p failed: it gets no weight. Where a quarter
-    of the tail ties, as by rounding where q = p, no Pareto law can be fitted: k̂ is 0 if no weight is above e times the
-    mean, which leaves no room for a tail, and infinite otherwise.
+    A non-finite ratio (a draw outside the support, or where log p failed) gets no weight. If a quarter of the tail is
+    tied, as by rounding when q = p, no Pareto law can be fitted: k̂ is then 0 if no weight exceeds e times the mean,
+    which rules out a tail, and infinite otherwise.
     """
     from blackjax.diagnostics import psis_weights
 
@@ -109,7 +109,7 @@ class Weighting(NamedTuple):
 
 
 def weighting(x: Float[Array, "n d"], log_weights: Float[Array, " n"]) -> Weighting:
-    """Moments of the draws x, and of the same with normalised weights."""
+    """Moments of the draws x, without and with normalised weights."""
     points, weights = np.asarray(x, np.float64), np.exp(np.asarray(log_weights, np.float64))
     weights = weights / weights.sum()
     mean = weights @ points
@@ -118,7 +118,7 @@ def weighting(x: Float[Array, "n d"], log_weights: Float[Array, " n"]) -> Weight
 
 
 class Importance(NamedTuple):
-    """What log p − log q at draws of q says: the bound, the evidence, and how far the weights can be relied on."""
+    """Summary of log p − log q at draws of q: the bound, the evidence, and the reliability of the weights."""
 
     elbo: float
     elbo_se: float
@@ -137,8 +137,8 @@ def importance(
 ) -> tuple[Importance, Float[Array, " n"]]:
     """The summary of log p − log q, and Pareto-smoothed, normalised log weights.
 
-    log Z = log E_q[p/q] is from the ratios as they are, and so is the effective share. The bound is of q restricted to
-    where log p is finite, a share a of it: E_q[log p − log q | finite] + log a ≤ log Z.
+    log Z = log E_q[p/q] and the effective share use the unsmoothed ratios. The bound is for q restricted to where
+    log p is finite, a share a of it: E_q[log p − log q | finite] + log a ≤ log Z.
     """
     ratios = np.asarray(log_ratios, np.float64)
     finite = np.isfinite(ratios)
@@ -163,10 +163,10 @@ def importance(
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """What can be said of a posterior; `str` of it is a table that ends in the verdict.
+    """Diagnosis of a posterior; `str` gives a table that ends in the verdict.
 
-    What a method cannot know is None: without a density all that rests on log q, without chains R̂. One chain is
-    compared half with half.
+    Quantities that a method does not have are None: those that need log q without a density, R̂ without chains. A
+    single chain is split into halves.
     """
 
     draws: int
@@ -182,22 +182,22 @@ class Diagnosis:
     fold: float | None = None
     condition: float | None = None
     density: str = "none"
-    """"exact" for injective generators, "unverified" for others without a fold seen, "invalid" with one."""
+    """"exact" for injective generators; for others "unverified", or "invalid" if a fold was detected."""
     rejected: float = 0.0
     """The share of draws at which log p was not finite."""
     missing: float | None = None
-    """The share of the posterior that the draws are seen to miss; None where nothing else than them was seen."""
+    """The share of the posterior found to be missing from the draws; None if there was nothing to compare with."""
     weighting: Weighting | None = None
     stein_mean: float | None = None
-    """The largest |E[s_i]|, in standard errors of independent draws: a few at most where the means are right."""
+    """The largest |E[s_i]|, in standard errors of independent draws: at most a few if the means are correct."""
     stein_spread: tuple[float, float] | None = None
-    """−E[(x_i − m_i) s_i], least and largest, in the coordinates of training: 1 where the spread is right."""
+    """Smallest and largest −E[(x_i − m_i) s_i], in the coordinates of training: 1 if the spread is correct."""
     discrepancy: float | None = None
     """The kernel Stein discrepancy."""
     discrepancy_p: float | None = None
     rhat: float | None = None
     ess: float | None = None
-    """The least effective sample size, bulk or tail, of any coordinate of the chains."""
+    """The smallest effective sample size of the chains over all coordinates, bulk and tail."""
     divergences: int | None = None
     notes: tuple[str, ...] = ()
 
@@ -215,65 +215,69 @@ class Diagnosis:
                 f"{self.log_evidence:.4f} ± {self.log_evidence_se:.4f}",
                 "by importance sampling",
             )
-            yield "importance ESS", f"{self.effective_share:.3f} of {self.draws}", "1 where q = p"
+            yield "importance ESS", f"{self.effective_share:.3f} of {self.draws}", "1 if q = p"
             words = _k_hat_in_words(self.k_hat or 0.0, self.effective_share or 0.0)
             yield "k̂", f"{self.k_hat:.2f}", words
         if self.weighting is not None:
             moved = f"{self.weighting.mean_shift:.3f} sd, {math.expm1(self.weighting.log_spread_shift):.1%}"
-            yield "weights move", moved, "the mean and the spread of some coordinate by this much"
+            yield "weights move", moved, "largest shift of a mean, largest change of a spread"
         if self.missing is not None:
             yield (
-                "seen to be missed",
+                "found missing",
                 f"{self.missing:.1%}",
-                "of the posterior; a spike that nothing met would not be seen",
+                "of the posterior; a mode that no draw has visited cannot be detected",
             )
         if self.fold is not None:
             yield "fold fraction", f"{self.fold:.3f}", f"densities are {self.density}"
             yield (
                 "conditioning of A",
                 f"{self.condition:.3g}",
-                "largest singular value over the least",
+                "largest singular value over the smallest",
             )
         if self.stein_spread is not None:
             low, high = self.stein_spread
             yield (
                 "Stein mean",
                 f"{self.stein_mean:.1f} s.e.",
-                "of the score; beyond 4 a mean is off",
+                "mean score in standard errors; above 4 some mean is wrong",
             )
             yield (
                 "Stein spread",
                 f"{low:.2f} to {high:.2f}",
-                "of the coordinates; 1 where it is right",
+                "smallest and largest over coordinates; 1 is correct",
             )
             yield (
                 "Stein discrepancy",
                 f"{self.discrepancy:.3g} (p = {self.discrepancy_p:.2f})",
-                "a small p rules out independent draws of the posterior",
+                "a small p: these are not independent draws of the posterior",
             )
         if self.rhat is not None:
-            yield "R̂", f"{self.rhat:.3f}", "1 where the chains agree"
+            yield "R̂", f"{self.rhat:.3f}", "1 if the chains agree"
             yield (
                 "ESS of the chains",
                 f"{self.ess:.0f}",
-                "the least over coordinates, bulk and tail",
+                "smallest over coordinates, bulk and tail",
             )
-            yield "divergences", f"{self.divergences}", "none is right"
+            yield "divergences", f"{self.divergences}", "should be 0"
         if self.rejected > 0:
-            yield "rejected draws", f"{self.rejected:.3f}", "log p was not finite there"
+            yield (
+                "rejected draws",
+                f"{self.rejected:.3f}",
+                "share of draws at which log p was not finite",
+            )
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Plain sentences on what not to believe."""
+        """Sentences that say which numbers are invalid or unverified."""
         said = list(self.notes)
         if self.density == "invalid":
             said.append(
                 f"WARNING: {self.fold:.1%} of the draws lie on a fold of the generator, so its ELBO, k̂ and log q are "
-                "invalid (a folded map over-counts its entropy). Use an injective generator such as Triangular."
+                "invalid (a folded map overestimates its entropy). Use an injective generator such as Triangular."
             )
         elif self.density == "unverified":
             said.append(
-                "The generator is not injective by construction: no fold was seen, but its ELBO, k̂ and log q "
+                "The generator is not injective by construction: no fold was detected, but its ELBO, k̂ and log q "
                 "are unverified."
             )
         return tuple(said)
@@ -285,5 +289,5 @@ def _k_hat_in_words(k_hat: float, effective_share: float) -> str:
     if k_hat <= 0.7:
         return "importance weights are usable"
     if k_hat <= HOPELESS_K_HAT and effective_share >= EVEN_SHARE:
-        return "importance weights are even, with a heavy tail: mind rare events"
+        return "importance weights are even but heavy-tailed: rare events may be wrong"
     return "importance weights are not reliable: do not trust averages over them"

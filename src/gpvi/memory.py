@@ -1,4 +1,4 @@
-"""How much memory there is, and what to say where a run needs more."""
+"""Free memory, and a warning if a run needs more."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 def available() -> int | None:
-    """Bytes that the device of a computation, or the machine, can still give; None where nothing tells."""
+    """Free bytes on the device of a computation, or on the machine; None if unknown."""
     device = jax.devices()[0]
     if device.platform != "cpu":
         found = device.memory_stats() or {}
@@ -23,7 +23,7 @@ def available() -> int | None:
 
 
 def needed(program: jax.stages.Compiled) -> int | None:
-    """Bytes of a compiled program: arguments, results and what it needs in between; None where nothing tells."""
+    """Bytes of a compiled program: arguments, results and temporaries; None if unknown."""
     found = program.memory_analysis()
     if found is None:
         return None
@@ -32,7 +32,7 @@ def needed(program: jax.stages.Compiled) -> int | None:
 
 
 def shortage(wanted: int | None) -> str | None:
-    """What to know where so many bytes are more than there are."""
+    """A warning if `wanted` bytes exceed the free memory, else None."""
     there = available()
     if wanted is None or there is None or wanted <= there:
         return None

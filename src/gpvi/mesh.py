@@ -1,16 +1,16 @@
-r"""Several devices: how the arrays of a step lie on a mesh.
+r"""Several devices: how the arrays of a step are placed on a mesh.
 
-A training program is the same on one device and on many; here and there it says how an array is to lie, and the
-compiler moves what must be moved. There are three ways for n draws of d coordinates:
+A training program is the same on one device and on many; in some places it constrains the layout of an array, and the
+compiler moves what must be moved. There are three layouts for n draws of d coordinates:
 
-- `rows`: each device has some of the draws. So noise is drawn and targets are evaluated: nothing is moved.
-- `columns`: each device has some of the coordinates of all draws. What pairs every draw with every other is a product
-  of an n×n matrix with an n×d one, and column by column it needs no other device.
-- `whole`: everywhere. So lie the parameters, and matrices of n×n.
+- `rows`: each device has some of the draws. Noise and target evaluations use it: nothing is moved.
+- `columns`: each device has some of the coordinates of all draws. Interactions of all pairs of draws are products of an
+  n×n matrix with an n×d one, and each column needs no other device.
+- `whole`: replicated on every device, as for parameters and n×n matrices.
 
-From rows to columns each device sends n·d/P numbers; whole rows at every device would cost it n·d. A mesh has an axis
-"particles" over which draws are shared out, an axis "data" over which the data are, or both. Without a mesh nothing
-here does anything, and the program is that of one device.
+From rows to columns each device sends n·d/P numbers; replicating all rows would cost n·d. A mesh has an axis
+"particles" over which draws are distributed, an axis "data" over which the data are, or both. Without a mesh nothing
+here has an effect, and the program is that of one device.
 """
 
 import contextlib
@@ -32,11 +32,11 @@ from gpvi.specs import is_whole
 
 PARTICLES, DATA = "particles", "data"
 LARGE = 2**20
-"""Numbers in an array of parameters from which each device keeps a part of it and of its moments only."""
+"""Size of a parameter array from which each device keeps only a part of it and of its moments."""
 
 
 def as_mesh(value: Mesh | int | None) -> Mesh | None:
-    """A mesh from its shorthand: so many devices that share the draws out."""
+    """A mesh, or one made from a number of devices over which to distribute the draws."""
     if value is None:
         return None
     if isinstance(value, Mesh):
@@ -52,28 +52,28 @@ def as_mesh(value: Mesh | int | None) -> Mesh | None:
         )
     if not 1 <= value <= len(there):
         raise InputError(
-            f"mesh is {value}, and there are {len(there)} devices. Pass a number between 1 and {len(there)}; to try "
+            f"mesh is {value}, but there are {len(there)} devices. Pass a number between 1 and {len(there)}; to try "
             "more on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count=8 before JAX is imported."
         )
     return Mesh(np.asarray(there[:value]), (PARTICLES,))
 
 
 def for_lanes(mesh: Mesh | None, lanes: int) -> Mesh | None:
-    """The devices among which so many lanes are shared out evenly: all, or the first of them."""
+    """The devices over which the lanes are distributed evenly: all, or the first of them."""
     if mesh is None:
         return None
     devices = mesh.devices.ravel()
     even = max(count for count in range(1, devices.size + 1) if lanes % count == 0)
     if even < devices.size and jax.process_count() > 1:
         raise InputError(
-            f"{lanes} targets cannot be shared out evenly over {devices.size} devices of several processes: pass "
+            f"{lanes} targets cannot be distributed evenly over {devices.size} devices of several processes: pass "
             f"{lanes - lanes % devices.size or devices.size} or {lanes - lanes % devices.size + devices.size}."
         )
     return Mesh(devices[:even], (PARTICLES,))
 
 
 def active(mesh: Mesh | None) -> contextlib.AbstractContextManager:
-    """While open, what is traced lies on the mesh."""
+    """Context in which traced arrays are placed on the mesh."""
     return (
         contextlib.nullcontext()
         if mesh is None
@@ -82,39 +82,39 @@ def active(mesh: Mesh | None) -> contextlib.AbstractContextManager:
 
 
 def rows(tree: PyTree) -> PyTree:
-    """Leading axes over the devices that share the draws."""
+    """Distribute leading axes over the devices of the draws."""
     return _laid(tree, lambda names: Spec(_present(names, PARTICLES)))
 
 
 def columns(x: Float[Array, "n d"]) -> Float[Array, "n d"]:
-    """The last axis over the devices that share the draws, or else the data."""
+    """Distribute the last axis over the devices of the draws, or else of the data."""
     return _laid(x, lambda names: Spec(None, dividing(names)))
 
 
 def data_rows(tree: PyTree) -> PyTree:
-    """Leading axes over the devices that share the data."""
+    """Distribute leading axes over the devices of the data."""
     return _laid(tree, lambda names: Spec(_present(names, DATA)))
 
 
 def whole(tree: PyTree) -> PyTree:
-    """Every array on every device."""
+    """Replicate every array on every device."""
     return _laid(tree, lambda names: Spec())
 
 
 def paired(
     x: Float[Array, "n d"], y: Float[Array, "m d"]
 ) -> tuple[Float[Array, "n d"], Float[Array, "m d"]]:
-    """Draws that are to meet in pairs: by columns, or, of fewer coordinates than draws, each some y with all x."""
+    """Layout of draws that interact in pairs: by columns or, with fewer coordinates than draws, some y with all x."""
     return (columns(x), columns(y)) if _wide(x) else (whole(x), rows(y))
 
 
 def pairs(matrix: Float[Array, "n m"], x: Float[Array, "n d"]) -> Float[Array, "n m"]:
-    """A matrix of such pairs: a sum over the columns of all devices, or each device some columns of it."""
+    """Layout of a matrix of such pairs: a sum over the columns of all devices, or some of its columns on each."""
     return whole(matrix) if _wide(x) else _laid(matrix, _by_second)
 
 
 def contracted(matrix: Float[Array, "n m"], values: Float[Array, "n e"]) -> Float[Array, "m e"]:
-    """matrixᵀ · values, shared out by the columns of the values or, where they are few, by those of the matrix."""
+    """matrixᵀ · values, distributed by the columns of the values or, if these are few, of the matrix."""
     if _wide(values):
         return columns(product(whole(matrix).T, columns(values)))
     return rows(product(_laid(matrix, _by_second).T, whole(values)))
@@ -122,10 +122,10 @@ def contracted(matrix: Float[Array, "n m"], values: Float[Array, "n e"]) -> Floa
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How the state of a run lies on a mesh between its steps.
+    """How the state of a run is placed on a mesh between its steps.
 
-    An array of at least `least` numbers is split along the longest of its axes that the devices of the `axes` divide,
-    or along its first one only; where they divide none, it stays whole.
+    An array of at least `least` numbers is split along the longest axis that the number of devices of the `axes`
+    divides, or only along its first one; if it divides none, the array stays whole.
     """
 
     mesh: Mesh
@@ -144,18 +144,18 @@ class Layout:
         return NamedSharding(self.mesh, Spec(*[None] * longest, self.axes))
 
     def place(self, tree: PyTree) -> PyTree:
-        """The arrays of a state where they belong."""
+        """Place the arrays of a state on the mesh."""
         return jax.tree.map(lambda leaf: jax.device_put(leaf, self.sharding(leaf)), tree)
 
     def hold(self, tree: PyTree) -> PyTree:
-        """The same, of arrays that are being traced."""
+        """The same, for arrays that are being traced."""
         return jax.tree.map(
             lambda leaf: jax.lax.with_sharding_constraint(leaf, self.sharding(leaf).spec), tree
         )
 
 
 def shared_out(data: PyTree, mesh: Mesh) -> PyTree:
-    """Data over the axis "data", where there is one that divides their number; where they are, otherwise."""
+    """Distribute data over the axis "data" if it exists and divides their number; otherwise leave them in place."""
     devices = mesh.shape.get(DATA)
 
     def put(leaf: Any) -> Any:

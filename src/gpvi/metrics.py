@@ -1,10 +1,10 @@
-r"""How good predictions are: pure, compiled functions of arrays, by NumPy, JAX or pandas, or of lists.
+r"""Metrics of predictions: pure, compiled functions of NumPy, JAX or pandas arrays, or of lists.
 
 `m` counts the members of an ensemble or the draws of a posterior, `n` the data, `c` the classes. The predictive
-distribution is the mixture of its members, so that what needs a probability takes their mean p̄ = (1/m) Σ_j p_j, and
-what needs the members themselves has a leading axis m. Probabilities of one column are P(y = 1), as `Bernoulli`
-predicts them, and labels are 0…c − 1. A loss is the mean over the data. Whole numbers count as floats, and where a
-prediction or a score is NaN, so is the metric: a model that diverged finds no outliers.
+distribution is the mixture of its members, so metrics of probabilities take their mean p̄ = (1/m) Σ_j p_j, and metrics
+of the members themselves have a leading axis m. Probabilities with one column are P(y = 1), as predicted by
+`Bernoulli`; labels are 0…c − 1. Losses are means over the data. Integers are converted to floats. If a prediction or
+score is NaN, so is the metric: a model that diverged finds no outliers.
 """
 
 import functools
@@ -30,7 +30,7 @@ BINS = 15
 
 
 def _metric(*static: str) -> Callable[[Callable[..., Found]], Callable[..., Found]]:
-    """Compile a metric; its arguments, but the static ones, may be whatever holds numbers."""
+    """Compile a metric; its non-static arguments may be anything that holds numbers."""
 
     def compiled(function: Callable[..., Found]) -> Callable[..., Found]:
         program, signature = jax.jit(function, static_argnames=static), inspect.signature(function)
@@ -53,7 +53,7 @@ def _metric(*static: str) -> Callable[[Callable[..., Found]], Callable[..., Foun
 
 @_metric()
 def accuracy(probabilities: Real[Array, "n c"], labels: Int[Array, " n"]) -> Scalar:
-    """The share of data whose most probable class is their own."""
+    """The share of data whose most probable class is the label."""
     _require_labels(probabilities.shape, labels)
     probabilities = _classes(probabilities)
     right = (probabilities.argmax(1) == labels).mean(dtype=probabilities.dtype)
@@ -62,12 +62,12 @@ def accuracy(probabilities: Real[Array, "n c"], labels: Int[Array, " n"]) -> Sca
 
 @_metric()
 def categorical_nll(logits: Real[Array, "m n c"], labels: Int[Array, " n"]) -> Scalar:
-    """−log (1/m) Σ_j p_j(label); log-probabilities are logits, too."""
+    """−log (1/m) Σ_j p_j(label); log-probabilities are also valid logits."""
     _require_labels(logits.shape[1:], labels)
     if logits.shape[-1] == 1:
         raise InputError(
-            f"the logits have shape {logits.shape}; one column could be logits as well as log-probabilities of "
-            "y = 1, so give both classes: jnp.concatenate([0 * f, f], -1) for logits f."
+            f"the logits have shape {logits.shape}; one column is ambiguous between logits and log-probabilities of "
+            "y = 1, so pass both classes: jnp.concatenate([0 * f, f], -1) for logits f."
         )
     (logits,) = _floats(logits)
     each = jax.nn.log_softmax(logits)
@@ -145,20 +145,20 @@ def entropy(probabilities: Real[Array, "*n c"]) -> Float[Array, "*n"]:
 
 @_metric()
 def predictive_entropy(probabilities: Real[Array, "m n c"]) -> Float[Array, " n"]:
-    """H[p̄]: all the uncertainty of a class."""
+    """H[p̄]: the total uncertainty about the class."""
     (probabilities,) = _floats(probabilities)
     return entropy(probabilities.mean(0))
 
 
 @_metric()
 def mutual_information(probabilities: Real[Array, "m n c"]) -> Float[Array, " n"]:
-    """H[p̄] − (1/m) Σ_j H[p_j] ≥ 0: the part that comes of the members' disagreement (Houlsby et al. 2011)."""
+    """H[p̄] − (1/m) Σ_j H[p_j] ≥ 0: the part due to disagreement of the members (Houlsby et al. 2011)."""
     return jnp.maximum(predictive_entropy(probabilities) - entropy(probabilities).mean(0), 0.0)
 
 
 @_metric()
 def auroc(inliers: Real[Array, " n"], outliers: Real[Array, " o"]) -> Scalar:
-    """P(score of an outlier > that of an inlier) + ½ P(they are equal), from the scores of both."""
+    """P(score of an outlier > score of an inlier) + ½ P(they are equal)."""
     _require_scores(inliers, outliers)
     inliers, outliers = _floats(inliers, outliers)
     below, at_most = _counts(inliers, outliers)
@@ -183,10 +183,10 @@ def aupr(inliers: Real[Array, " n"], outliers: Real[Array, " o"]) -> Scalar:
 def false_positive_rate(
     inliers: Real[Array, " n"], outliers: Real[Array, " o"], recall: float = 0.95
 ) -> Scalar:
-    """The share of inliers that raise an alarm where at least `recall` of the outliers do (FPR@95).
+    """The share of inliers above the threshold at which at least `recall` of the outliers are detected (FPR@95).
 
-    The outliers are the positives. Where the inliers are to be the positives, as in some of the literature, swap
-    the arguments and negate both.
+    The outliers are the positives. If the inliers should be the positives, as in some of the literature, swap the
+    arguments and negate both.
     """
     _require_scores(inliers, outliers)
     if not 0 < recall <= 1:
@@ -198,14 +198,14 @@ def false_positive_rate(
 
 
 class Reliability(NamedTuple):
-    """Predictions by their confidence, the probability of the class they name; the means of an empty bin are NaN."""
+    """Predictions binned by confidence, the probability of the predicted class; means of an empty bin are NaN."""
 
     confidence: Float[Array, " bins"]
     """The mean confidence in each bin."""
     accuracy: Float[Array, " bins"]
-    """The share of right predictions in each bin."""
+    """The share of correct predictions in each bin."""
     share: Float[Array, " bins"]
-    """The share of all predictions that is in each bin."""
+    """The share of all predictions in each bin."""
 
     @property
     def error(self) -> Scalar:
@@ -223,8 +223,8 @@ def reliability(
 ) -> Reliability:
     """Predictions sorted by confidence into bins of equal "mass" (the paper's) or equal "width" in [0, 1].
 
-    Bins of equal mass cut through predictions of one confidence, so these share their mean accuracy: the order of the
-    data means nothing. A bin of equal width is ((b − 1)/M, b/M] (Guo et al. 2017).
+    Bins of equal mass may split predictions of equal confidence, so these share their mean accuracy and the order of
+    the data does not matter. A bin of equal width is ((b − 1)/M, b/M] (Guo et al. 2017).
     """
     _require_labels(probabilities.shape, labels)
     require_count("bins", bins, f"The paper uses {BINS}.")
@@ -266,12 +266,12 @@ def _classes(probabilities: Real[Array, "*n c"]) -> Float[Array, "*n k"]:
 
 
 def _floats(*arrays: Array) -> list[Array]:
-    """The arrays as floats, of their own precision where they have one."""
+    """The arrays as floats, keeping the precision of floating-point arrays."""
     return [x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float) for x in arrays]
 
 
 def _unless_nan(value: Scalar, *arrays: Array) -> Scalar:
-    """The value of a metric that compares; comparisons take NaN for an ordinary answer."""
+    """The value of a metric based on comparisons, or NaN if a score is NaN, which comparisons would ignore."""
     unknown = jnp.array([jnp.isnan(array).any() for array in arrays]).any()
     return jnp.where(unknown, jnp.nan, value)
 
@@ -291,14 +291,14 @@ def _means(
 def _counts(
     scores: Float[Array, " n"], at: Float[Array, " k"]
 ) -> tuple[Float[Array, " k"], Float[Array, " k"]]:
-    """How many scores are below each point, and how many at most there."""
+    """The number of scores below each point, and at or below it."""
     ordered = jnp.sort(scores)
     below, at_most = (jnp.searchsorted(ordered, at, side) for side in ("left", "right"))
     return below.astype(at.dtype), at_most.astype(at.dtype)
 
 
 def _require_values(shape: tuple[int, ...], y: Array) -> None:
-    """Refuse shapes that would broadcast into something else than one y to each prediction."""
+    """Refuse shapes that would broadcast to anything but one y per prediction."""
     if y.ndim != 1 or shape != y.shape or y.size == 0:
         sides = {"the predictions": shape, "y": y.shape}
         long = [side for side, own in sides.items() if len(own) > 1]
@@ -312,8 +312,8 @@ def _require_labels(shape: tuple[int, ...], labels: Array) -> None:
     if labels.ndim != 1 or len(shape) != 2 or shape[0] != len(labels) or labels.size == 0:
         raise InputError(
             f"the predictions have shape {shape} for labels of shape {labels.shape}; they must be (n, classes) and "
-            "(n,), n ≥ 1, with labels 0, 1, … as columns of the predictions. Of one-hot rows take labels.argmax(1); "
-            "probabilities p of y = 1 alone are p[:, None]."
+            "(n,), n ≥ 1, with labels 0, 1, … as columns of the predictions. For one-hot rows pass labels.argmax(1); "
+            "for probabilities p of y = 1 alone, p[:, None]."
         )
 
 

@@ -1,4 +1,4 @@
-r"""A look at a log-density before anything is trained: what is wrong, where, and what to do about it.
+r"""Checks of a log-density before training: what is wrong, where, and what to do about it.
 
 Scales come from curvature, s_i = |∂²log p/∂x_i²|^{-1/2} at the start. In these units the log-density is evaluated near
 the start, one scale away, ten scales away, and far out along each axis.
@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 POINTS = 16
-"""How many points are tried at each distance; more where the rank of their gradients is wanted."""
+"""Number of points at each distance; more if the rank of their gradients is needed."""
 DISTANCES = {"near": 0.1, "a scale away": 1.0, "ten scales away": 10.0}
 AXES = 256
 """Up to this dimension every axis is followed outwards, and gradients are searched for a flat direction."""
@@ -26,14 +26,14 @@ EXACT_CURVATURES = 1_000
 PROBES = 32
 SHOWN = 10
 COARSE, COARSE_LOG_DENSITY = 0.02, 0.25
-"""Steps between floats, in standard deviations and in nats, of which the user is told."""
+"""Float spacing, in standard deviations and in nats, above which the user is warned."""
 
 Level = Literal["error", "warning", "note"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Something about a log-density that the user should know; an error will stop or spoil training."""
+    """A finding about a log-density; an error will stop or spoil training."""
 
     level: Level
     what: str
@@ -45,7 +45,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class Preflight:
-    """What was seen of a log-density; `str` of it is a table."""
+    """The results of the checks of a log-density; `str` gives a table."""
 
     names: tuple[str, ...]
     dtype: np.dtype
@@ -57,7 +57,7 @@ class Preflight:
     gradient: np.ndarray | None = None
     """∇ log p at the start."""
     scale: np.ndarray | None = None
-    """|∂²log p/∂x_i²|^{-1/2} at the start; infinite where there is no curvature."""
+    """|∂²log p/∂x_i²|^{-1/2} at the start; infinite without curvature."""
 
     @property
     def ok(self) -> bool:
@@ -70,13 +70,13 @@ class Preflight:
         if self.value is not None:
             lines.append(f"log p at the start: {self.value:.6g}")
         lines += self._coordinates()
-        lines += [str(finding) for finding in self.findings] or ["nothing to remark"]
+        lines += [str(finding) for finding in self.findings] or ["no problems found"]
         return "\n".join(lines)
 
     __repr__ = __str__
 
     def _coordinates(self) -> list[str]:
-        """A table of the coordinates: all of a few, otherwise those of the smallest and largest scales."""
+        """A table of the coordinates: all if there are few, else those with the smallest and largest scales."""
         if self.initial is None or self.gradient is None or self.scale is None:
             return []
         order = np.arange(len(self.names))
@@ -112,12 +112,12 @@ def preflight(
     log_likelihood: Callable[..., Any] | None = None,
     data: PyTree = None,
 ) -> Preflight:
-    """Look at `log_density` around `initial`.
+    """Check `log_density` around `initial`.
 
     Parameters
     ----------
-    returned: the function whose shape and dtype are judged, where `log_density` has scaled its result.
-    log_likelihood, data: of the mini-batch form.
+    returned: the function whose shape and dtype are checked, if `log_density` scales its result.
+    log_likelihood, data: for the mini-batch form.
     """
     dtype = np.dtype(initial.dtype)
     leaves = jax.tree.leaves(data)
@@ -200,8 +200,8 @@ def _structure(function: Callable[..., Any], x: Float[Array, " d"]) -> list[Find
         return [
             Finding(
                 "warning",
-                f"the log-density of a {x.dtype} vector comes out as {out.dtype}",
-                "Something inside casts it down: look for astype, float32 data or constants, and drop the cast.",
+                f"the log-density of a {x.dtype} vector is {out.dtype}",
+                "Something inside reduces its precision: look for astype, float32 data or constants, and remove it.",
             )
         ]
     return []
@@ -227,7 +227,7 @@ def _integers(data: PyTree, dtype: np.dtype) -> list[Finding]:
             findings.append(
                 Finding(
                     "warning",
-                    f"{name} reaches {largest}, which {dtype} does not hold exactly",
+                    f"{name} reaches {largest}, which {dtype} cannot represent exactly",
                     "Centre or rescale it, or use dtype='float64'.",
                 )
             )
@@ -237,7 +237,7 @@ def _integers(data: PyTree, dtype: np.dtype) -> list[Finding]:
 def _additivity(
     log_likelihood: Callable[..., Any], x: Float[Array, " d"], data: PyTree, size: int
 ) -> list[Finding]:
-    """A batch that holds every datum twice must have twice the log-likelihood."""
+    """Check that a batch with every datum twice has twice the log-likelihood."""
     few = jnp.arange(min(size, 8))
 
     def total(indices: Array) -> Array:
@@ -253,20 +253,20 @@ def _additivity(
             Finding(
                 "error",
                 "log_likelihood is a mean over the batch: it does not grow with the number of data",
-                "Return the sum, or one value for each datum; the scaling by N/B is done for you.",
+                "Return the sum, or one value per datum; scaling by N/B is done for you.",
             )
         ]
     return [
         Finding(
             "error",
             f"log_likelihood is not a sum over data: {once:.6g} on a batch, {twice:.6g} with every datum twice",
-            "Move what does not belong to a single datum to log_prior (the prior, a regulariser) or away (N/B).",
+            "Move terms that do not belong to a single datum to log_prior (prior, regulariser), or remove them (N/B).",
         )
     ]
 
 
 def _determinism(log_density: Callable[..., Array], x: Float[Array, " d"]) -> list[Finding]:
-    """Two traces of one function are one program; where they are not, the values tell."""
+    """Check that two traces of the function give one program, or else the same values."""
     one, two = (jax.make_jaxpr(partial(log_density))(x) for _ in range(2))
     findings = []
     if one.effects:
@@ -274,7 +274,7 @@ def _determinism(log_density: Callable[..., Array], x: Float[Array, " d"]) -> li
             Finding(
                 "note",
                 f"the log-density has side effects: {', '.join(sorted(map(str, one.effects)))}",
-                "A callback or print runs at every evaluation and slows training down: remove it when done.",
+                "A callback or print runs at every evaluation and slows training: remove it when done.",
             )
         )
     if _text(one) == _text(two):
@@ -285,15 +285,15 @@ def _determinism(log_density: Callable[..., Array], x: Float[Array, " d"]) -> li
             Finding(
                 "error",
                 f"two calls at the same point give {first:.9g} and {second:.9g}",
-                "Something random or stateful is inside (numpy.random, time, a counter); compiled, it is frozen at an "
-                "arbitrary value. Draw it once outside, or pass it as data.",
+                "It contains something random or stateful (numpy.random, time, a counter), which compilation freezes "
+                "at an arbitrary value. Draw it once outside, or pass it as data.",
             )
         )
     return findings
 
 
 def _text(program: Any) -> tuple[str, list[bytes]]:
-    """A program as text without addresses of objects, and its constants."""
+    """A program as text without object addresses, and its constants."""
     constants = [np.asarray(c).tobytes() for c in program.consts if eqx.is_array_like(c)]
     return re.sub(r"0x[0-9a-f]+", "", str(program.jaxpr)), constants
 
@@ -304,7 +304,7 @@ def _start(value: np.ndarray, gradient: np.ndarray, names: Sequence[str]) -> lis
             Finding(
                 "error",
                 f"log p is {value} at the start",
-                "Pass initial=, a point where it is finite; look for log(0), overflow and data outside the support.",
+                "Pass initial=, a point where it is finite; check for log(0), overflow and data outside the support.",
             )
         ]
     bad = np.flatnonzero(~np.isfinite(gradient))
@@ -341,7 +341,7 @@ def _scales(
 
 
 def _units(scale: np.ndarray) -> np.ndarray:
-    """Scales to move by: that of the other coordinates where there is none."""
+    """Step scales; a coordinate without one gets that of the others."""
     usual = np.median(scale[np.isfinite(scale)]) if np.isfinite(scale).any() else 1.0
     return np.where(np.isfinite(scale), scale, usual)
 
@@ -376,19 +376,19 @@ def _finiteness(
         else ("note" if set(failing) <= {"ten scales away"} else "warning")
     )
     suspects = _separating(bad, moves)
-    where = f" ({_listed(suspects, names)} goes with it)" if len(suspects) else ""
+    where = f" (related to {_listed(suspects, names)})" if len(suspects) else ""
     return [
         Finding(
             level,
             f"log p or its gradient is not finite at {shares}{where}",
-            "A coordinate with a bounded range should be written in an unconstrained one (σ = exp(x), p = sigmoid(x)), "
-            "with log|dθ/dx| added; guard log, sqrt and division; use log-sum-exp forms where exp overflows.",
+            "Write a bounded coordinate in terms of an unconstrained one (σ = exp(x), p = sigmoid(x)), with log|dθ/dx| "
+            "added; guard log, sqrt and division; use log-sum-exp forms if exp overflows.",
         )
     ]
 
 
 def _separating(bad: np.ndarray, moves: np.ndarray) -> np.ndarray:
-    """The coordinates whose sign of the move agrees with failing at every failed point, and rarely elsewhere."""
+    """Coordinates whose direction of move is the same at every failed point, and rarely elsewhere."""
     if bad.all() or bad.sum() < 4:
         return np.zeros(0, int)
     signs = np.sign(moves)
@@ -415,13 +415,13 @@ def _ignored(
         Finding(
             "error",
             f"the gradient is zero everywhere in {_listed(unused, names)}: log p ignores it, or has no gradient there",
-            f"{hint}Give it a prior, or leave it out of x: a flat coordinate has no posterior.",
+            f"{hint}Give it a prior, or remove it from x: a flat coordinate has no posterior.",
         )
     ]
 
 
 def _primitives(jaxpr: Any) -> set[str]:
-    """The names of all operations, those of inner programs included."""
+    """The names of all operations, including those of inner programs."""
     found = set()
     for equation in jaxpr.eqns:
         found.add(equation.primitive.name)
@@ -436,7 +436,7 @@ def _primitives(jaxpr: Any) -> set[str]:
 
 
 def _flat(slopes: np.ndarray, scale: np.ndarray, names: Sequence[str]) -> list[Finding]:
-    """A direction that every gradient is orthogonal to: log p is constant along it."""
+    """A direction orthogonal to every gradient: log p is constant along it."""
     used = (slopes != 0).any(0) & np.isfinite(slopes).all(0)
     rows = slopes[np.isfinite(slopes).all(1)][:, used] * _units(scale)[used]
     rows = rows[np.abs(rows).max(1, initial=0) > 0]
@@ -462,7 +462,7 @@ def _flat(slopes: np.ndarray, scale: np.ndarray, names: Sequence[str]) -> list[F
 
 
 def _tails(values: np.ndarray, names: Sequence[str]) -> list[Finding]:
-    """Directions of the axes along which log p is no lower at 10⁶ scales than at 10³."""
+    """Axis directions along which log p is no lower at 10⁶ scales than at 10³."""
     if not len(values):
         return []
     right, further_right, left, further_left = values.reshape(4, -1)
@@ -476,8 +476,8 @@ def _tails(values: np.ndarray, names: Sequence[str]) -> list[Finding]:
         Finding(
             "warning",
             f"log p does not fall far out along {listed}",
-            "The posterior may not be normalisable there: give the coordinate a proper prior, and check that the "
-            "Jacobian log|dθ/dx| of a transformed one is added.",
+            "The posterior may not be normalisable: give the coordinate a proper prior, and if it is transformed check "
+            "that log|dθ/dx| is added.",
         )
     ]
 
@@ -488,7 +488,7 @@ def rounded(
     log_density: float | None,
     names: Callable[[], Sequence[str]],
 ) -> tuple[str, ...]:
-    """What floats of the location's type do not tell apart in a posterior near N(location, scale scaleᵀ)."""
+    """What the location's dtype cannot resolve in a posterior near N(location, scale scaleᵀ)."""
     dtype = np.dtype(location.dtype)
     eps = float(np.finfo(dtype).eps)
     centre, L = np.asarray(location, np.float64), np.asarray(scale, np.float64)
@@ -496,13 +496,13 @@ def rounded(
     worst, notes = int(np.argmax(steps / sd)), []
     if steps[worst] > COARSE * sd[worst]:
         notes.append(
-            f"{names()[worst]} lies at {centre[worst]:.3g} and spreads by {sd[worst]:.2g}, which {dtype} knows in "
-            f"steps of {steps[worst]:.1g}: many draws are equal. Use dtype='float64', or subtract a typical value"
+            f"{names()[worst]} is near {centre[worst]:.3g} with sd {sd[worst]:.2g}, where {dtype} has steps of "
+            f"{steps[worst]:.1g}: many draws are equal. Use dtype='float64', or subtract a typical value"
         )
     if log_density is not None and abs(log_density) * eps > COARSE_LOG_DENSITY:
         notes.append(
-            f"log p is {log_density:.3g}, which {dtype} knows to {abs(log_density) * eps:.1g} nats: the evidence, the "
-            "importance weights and k̂ are as coarse. Use dtype='float64', or leave out what does not depend on x"
+            f"log p is {log_density:.3g}, which {dtype} resolves to {abs(log_density) * eps:.1g} nats: the evidence, "
+            "importance weights and k̂ are as coarse. Use dtype='float64', or drop terms that do not depend on x"
         )
     return tuple(notes)
 
@@ -549,8 +549,8 @@ def _differences(pair: np.ndarray, gradient: np.ndarray, move: np.ndarray) -> li
     return [
         Finding(
             "warning",
-            f"along a small random move log p changes by {measured:.4g}, its gradient says {expected:.4g}",
-            "Look for stop_gradient, custom derivatives, rounding, jumps, or a kink at the start.",
+            f"along a small random move log p changes by {measured:.4g}, but its gradient predicts {expected:.4g}",
+            "Check for stop_gradient, custom derivatives, rounding, jumps, or a kink at the start.",
         )
     ]
 

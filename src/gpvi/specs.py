@@ -1,4 +1,4 @@
-"""Specifications: what a user configures, as frozen dataclasses that survive a trip through JSON.
+"""Specifications: what a user configures, as frozen dataclasses that can be saved as JSON and rebuilt.
 
 A specification holds only plain values (numbers, strings, tuples and other specifications), so it can be
 printed, compared, hashed, and rebuilt by name from a closed registry without executing anything it names.
@@ -24,7 +24,7 @@ _registry: dict[str, type] = {}
 
 @dataclass_transform(frozen_default=True)
 def spec(cls: type[Spec]) -> type[Spec]:
-    """Make `cls` a frozen dataclass that refuses unknown options by their nearest valid name."""
+    """Make `cls` a frozen dataclass that refuses unknown options and suggests the nearest valid name."""
     made = dataclasses.dataclass(frozen=True)(cls)
     names = [field.name for field in dataclasses.fields(made) if field.init]  # pyright: ignore[reportArgumentType]
     assign = made.__init__
@@ -42,7 +42,7 @@ def spec(cls: type[Spec]) -> type[Spec]:
 
 
 def _plain(value: Any) -> Any:
-    """Scalars of NumPy as those of Python, and lists as tuples: what JSON knows and a hash takes."""
+    """NumPy scalars as Python's, and lists as tuples: types that JSON supports and that can be hashed."""
     if isinstance(value, np.generic):
         return value.item()
     return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
@@ -64,13 +64,13 @@ def resolve(
         missing = [] if isinstance(value, type) else _missing(value, of)
         lacks = f" This one lacks {', '.join(missing)}." if missing else ""
         raise InputError(
-            f"{kind} is {value!r}; pass {names}, or an object such as {example}() with options of its own.{lacks}"
+            f"{kind} is {value!r}; pass {names}, or a configured object such as {example}().{lacks}"
         )
     return value
 
 
 def _missing(value: Any, of: type | UnionType) -> list[str]:
-    """What the value lacks of a protocol."""
+    """The members of a protocol that the value lacks."""
     if not getattr(of, "_is_protocol", False):
         return []
     names = (*getattr(of, "__annotations__", ()), *vars(of))
@@ -78,7 +78,7 @@ def _missing(value: Any, of: type | UnionType) -> list[str]:
 
 
 def require_instance(name: str, value: Any, of: type | UnionType) -> None:
-    """Refuse what is not an object of one of these types: a class without its parentheses, a name."""
+    """Refuse anything that is not an instance of these types, such as a class without parentheses or a name."""
     if isinstance(value, type) or not isinstance(value, of):
         types = ", ".join(f"{each.__name__}(…)" for each in get_args(of | None)[:-1])
         raise InputError(f"{name} is {value!r}; it must be an object: {types}.")
@@ -96,45 +96,45 @@ def hyphenated(name: str) -> str:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether it is a whole number, of Python or NumPy."""
+    """Whether it is an integer, Python's or NumPy's."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a real number, of Python or NumPy."""
+    """Whether it is a real number, Python's or NumPy's."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def require_positive(name: str, value: Any, remedy: str) -> None:
-    """Refuse what is not a finite number > 0."""
+    """Refuse anything but a finite number > 0."""
     if not is_number(value) or not 0 < value < math.inf:
         raise InputError(f"{name} is {value!r}; it must be > 0 and finite. {remedy}")
 
 
 def require_between(name: str, value: Any, low: int, high: int) -> None:
-    """Refuse what is not a number strictly between two others."""
+    """Refuse anything but a number strictly between two others."""
     if not is_number(value) or not low < value < high:
         raise InputError(f"{name} is {value!r}; it must be a number between {low} and {high}.")
 
 
 def require_flag(name: str, value: Any) -> None:
-    """Refuse what is neither True nor False, such as "no", which counts as true."""
+    """Refuse anything but True or False, such as "no", which is truthy."""
     if not isinstance(value, bool | np.bool):
         raise InputError(f"{name} is {value!r}; it must be True or False.")
 
 
 def require_key(key: Any) -> None:
-    """Refuse what is not one key, such as a bare seed."""
+    """Refuse anything but a single key, such as a bare seed."""
     is_array = isinstance(key, jax.Array)
     typed = is_array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0
     raw = is_array and key.dtype == jnp.uint32 and key.ndim == 1
     if not typed and not raw:
         seed = key if isinstance(key, int) else 0
-        raise InputError(f"key is {key!r}; pass one key of JAX, such as jax.random.key({seed}).")
+        raise InputError(f"key is {key!r}; pass one JAX key, such as jax.random.key({seed}).")
 
 
 def require_count(name: str, value: Any, remedy: str) -> None:
-    """Refuse what is not a whole number ≥ 1."""
+    """Refuse anything but an integer ≥ 1."""
     if not is_whole(value) or value < 1:
         raise InputError(f"{name} is {value!r}; it must be a whole number ≥ 1. {remedy}")
 
@@ -156,7 +156,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Rebuild what `to_json` wrote; only classes of this library's registry are ever made."""
+    """Rebuild what `to_json` wrote; only classes in this library's registry are instantiated."""
     if isinstance(value, list):
         return tuple(from_json(item) for item in value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Saved posteriors: a JSON document and named arrays, written atomically and read with suspicion.
+"""Saved posteriors: a JSON document and named arrays, written atomically and read defensively.
 
 A saved posterior is a directory of three files:
 
@@ -141,7 +141,7 @@ def read(directory: str | os.PathLike[str]) -> tuple[dict[str, Json], dict[str, 
 
 
 def check_replaceable(directory: str | os.PathLike[str]) -> None:
-    """Refuse, as `write` would, to save where something is that a user would miss."""
+    """Refuse, as `write` would, to overwrite anything but an earlier save."""
     target = _place(directory)
     try:
         entries = set(os.listdir(target))
@@ -150,7 +150,7 @@ def check_replaceable(directory: str | os.PathLike[str]) -> None:
     except NotADirectoryError:
         raise StorageError(
             f"{target} or one of its parents is a file, and is not replaced. "
-            "Save elsewhere, or move it away."
+            "Save elsewhere, or move it."
         ) from None
     except OSError as error:
         raise StorageError(f"{target} cannot be inspected: {error}. Save elsewhere.") from error
@@ -159,20 +159,20 @@ def check_replaceable(directory: str | os.PathLike[str]) -> None:
     strangers = sorted(entries - {MANIFEST, ARRAYS, CHECKSUMS})
     if strangers:
         raise StorageError(
-            f"{target} holds {strangers[0]!r}, which is no part of a saved posterior, and is not "
-            "replaced. Save elsewhere, or move its content away."
+            f"{target} holds {strangers[0]!r}, which is not part of a saved posterior, and is not "
+            "replaced. Save elsewhere, or move its content."
         )
     try:
         _recognise(target / MANIFEST)
     except StorageError as error:
         raise StorageError(
-            f"{target} is not replaced, because it is not plainly a saved posterior: {error} "
+            f"{target} is not replaced, because it is not clearly a saved posterior: {error} "
             "Save elsewhere, or remove the directory yourself."
         ) from error
 
 
 def sweep(directory: Path) -> None:
-    """Remove what processes that were killed left of saves in `directory`, to which nobody else may be writing."""
+    """Remove partial saves that killed processes left in `directory`; no other process may be writing to it."""
     with suppress(OSError):
         for name in os.listdir(directory):
             if _TEMPORARY.fullmatch(name):
@@ -260,7 +260,7 @@ def _encode(value: object, where: str, depth: int = 0) -> Json:
 
 
 def _storable(name: object, array: object) -> np.ndarray:
-    """`array` in row-major order, which safetensors takes for granted."""
+    """`array` in row-major order, which safetensors assumes."""
     if not isinstance(name, str) or name == _RESERVED_NAME or not _is_unicode(name):
         raise StorageError(f"{name!r} cannot name an array in safetensors. Choose other text.")
     if type(array) is not np.ndarray:
@@ -300,7 +300,7 @@ def _library_version() -> str:
 def _install(temporary: Path, target: Path) -> None:
     """Put `temporary` at `target`; at every moment `read` finds the old save or the new one.
 
-    Where two directories cannot be exchanged, the old one waits under a name that `read` knows.
+    If two directories cannot be exchanged, the old one is kept meanwhile under a name that `read` knows.
     """
     previous = _previous(target)
     try:
@@ -321,7 +321,7 @@ def _install(temporary: Path, target: Path) -> None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Swap two directories in one system call; False where system or filesystem cannot."""
+    """Swap two directories in one system call; False if the system or filesystem cannot."""
     if sys.platform not in ("linux", "darwin"):
         return False
     library = ctypes.CDLL(None, use_errno=True)
@@ -368,7 +368,7 @@ def _sync(path: Path) -> None:
 
 
 def _state(directory: Path) -> tuple[Path, tuple[int, int] | None, bytes | None]:
-    """Where the save is, and what tells it from the one that may replace it."""
+    """Where the save is, and what distinguishes it from one that may replace it."""
     resolved = Path(os.path.realpath(directory))
     previous = _previous(resolved)
     interrupted = os.path.exists(previous) and not os.path.exists(resolved)
@@ -385,7 +385,7 @@ def _state(directory: Path) -> tuple[Path, tuple[int, int] | None, bytes | None]
 
 
 def _read_once(directory: Path) -> tuple[dict[str, Json], dict[str, np.ndarray]]:
-    """Foreign and newer directories are recognised before anything is held against them."""
+    """Read and check a save; foreign and newer directories are recognised before anything counts as damage."""
     manifest, arrays = directory / MANIFEST, directory / ARRAYS
     try:
         is_directory = stat.S_ISDIR(os.stat(directory).st_mode)
@@ -396,7 +396,7 @@ def _read_once(directory: Path) -> tuple[dict[str, Json], dict[str, np.ndarray]]
     if not is_directory:
         raise StorageError(
             f"{directory} is a file; a saved posterior is a directory that holds {MANIFEST}. "
-            "Give the directory."
+            "Pass the directory."
         )
 
     fields, manifest_digest = _recognise(manifest)
@@ -415,7 +415,7 @@ def _read_once(directory: Path) -> tuple[dict[str, Json], dict[str, np.ndarray]]
         _damaged(
             manifest,
             f"its SHA-256 is {manifest_digest}, but {CHECKSUMS} has {checksums[MANIFEST]}",
-            "If you edited it on purpose, renew the list in that directory: "
+            "If you edited it on purpose, update the checksums in that directory: "
             f"sha256sum {MANIFEST} {ARRAYS} > {CHECKSUMS}.",
         )
     if fields.keys() != _MANIFEST_TYPES.keys():
@@ -435,13 +435,13 @@ def _read_once(directory: Path) -> tuple[dict[str, Json], dict[str, np.ndarray]]
 
 
 def _recognise(manifest: Path) -> tuple[dict[str, Any], str]:
-    """The manifest of a directory that is ours, of whatever version, and its SHA-256."""
+    """The manifest of a directory saved by any version of gpvi, and its SHA-256."""
     content = _read_file(manifest, _MAX_JSON_BYTES)
     fields = _parse_json(manifest, content, _json_object_or_float)
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         raise StorageError(
-            f"{manifest} is not of a saved posterior: it does not say format {FORMAT!r}. "
-            "Give a directory that gpvi saved."
+            f"{manifest} does not belong to a saved posterior: its format is not {FORMAT!r}. "
+            "Pass a directory that gpvi saved."
         )
     return fields, hashlib.sha256(content).hexdigest()
 
@@ -456,7 +456,7 @@ def _read_checksums(path: Path) -> dict[str, str]:
 
 
 def _read_arrays(path: Path) -> bytes:
-    """The whole file, once its header is known to describe exactly the bytes that are there."""
+    """The whole file, after checking that its header describes exactly the bytes in it."""
     with _open(path) as file:
         size = os.fstat(file.fileno()).st_size
         prefix = file.read(8)
@@ -465,7 +465,7 @@ def _read_arrays(path: Path) -> bytes:
         (header_length,) = struct.unpack("<Q", prefix)
         limit = min(size - 8, _MAX_HEADER_BYTES)
         if header_length > limit:
-            _damaged(path, f"its header claims {header_length} bytes, where {limit} are possible")
+            _damaged(path, f"its header claims {header_length} bytes, but {limit} are possible")
         header = file.read(header_length)
         _check_header(path, header, size - 8 - header_length)
         file.seek(0)
@@ -473,7 +473,7 @@ def _read_arrays(path: Path) -> bytes:
             content = file.read(size)
         except MemoryError:
             raise StorageError(
-                f"{path} holds {size} bytes, more than there is memory for. "
+                f"{path} holds {size} bytes, more than the free memory. "
                 "Read it on a larger machine."
             ) from None
     if not content.startswith(prefix + header):
@@ -507,7 +507,7 @@ def _check_header(path: Path, header: bytes, available: int) -> None:
         announced += math.prod(shape) * _DTYPES[dtype].itemsize
     if announced != available:
         shown = announced if announced < 2**63 else "more than 2^63"
-        _damaged(path, f"its header announces {shown} bytes of arrays, the file holds {available}")
+        _damaged(path, f"its header claims {shown} bytes of arrays, the file holds {available}")
 
 
 def _decode_arrays(path: Path, content: bytes) -> dict[str, np.ndarray]:
@@ -535,7 +535,7 @@ def _open(path: Path) -> Iterator[BinaryIO]:
             yield file
     except FileNotFoundError:
         raise StorageError(
-            f"{path} is missing. Give a directory that gpvi saved, and copy it as a whole."
+            f"{path} is missing. Pass a directory that gpvi saved, and copy it as a whole."
         ) from None
     except OSError as error:
         raise StorageError(
@@ -555,7 +555,7 @@ def _read_file(path: Path, limit: int) -> bytes:
     with _open(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
-            _damaged(path, f"it is larger than the {limit} bytes that gpvi writes at most")
+            _damaged(path, f"it is larger than {limit} bytes, the most that gpvi writes")
         return file.read(size)
 
 
@@ -578,7 +578,7 @@ def _parse_json(
 
 
 def _check_nesting(value: Any) -> None:
-    """Refuse what parses but would overflow the stack of whoever walks through it."""
+    """Refuse JSON that parses but is nested so deeply that traversing it would overflow the stack."""
     containers = [value] if isinstance(value, dict | list) else []
     for _ in range(_MAX_NESTING + 1):  # the document stands within the manifest
         containers = [
@@ -594,7 +594,7 @@ def _check_nesting(value: Any) -> None:
 def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise ValueError("a key occurs twice in one object")
     return mapping
 
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 ALONE = ("--install-completion", "--show-completion")
-"""Options that find the shell by themselves; Typer ignores what follows them."""
+"""Options that detect the shell themselves; Typer ignores any argument after them."""
 
 
 class Commands(TyperGroup):
-    """Turns what goes wrong into one line on standard error and an exit code."""
+    """Turns errors into one line on standard error and an exit code."""
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> NoReturn:
         """Run a command; 2 for errors, 130 for Ctrl-C, 143 for SIGTERM."""
@@ -39,20 +39,20 @@ class Commands(TyperGroup):
         sys.exit(code if isinstance(code, int) else 0)
 
     def _place(self, words: Sequence[str]) -> str:
-        """The command that was called, for where to look."""
+        """The command that was called, to name in messages."""
         return " ".join(["gpvi", *(word for word in words[:1] if word in self.commands)])
 
 
 def _check_alone(words: Sequence[str]) -> None:
-    """Refuse the name of a shell where the shell is found and none is taken."""
+    """Refuse a shell name after an option that detects the shell itself."""
     if len(words) > 1 and words[0] in ALONE:
         raise InputError(
-            f"{words[0]} is followed by {words[1]!r}, but it stands alone: it is for the shell it is called from."
+            f"{words[0]} is followed by {words[1]!r}, but takes no argument: it applies to the shell it is called from."
         )
 
 
 def _escape_what_cannot_be_shown() -> None:
-    """A name of bytes that are no text, or a letter that the terminal's encoding lacks, ends no command."""
+    """Escape undecodable names and characters that the terminal's encoding lacks, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -65,14 +65,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="Train neural samplers of a posterior, repeat the paper's experiments, and report them.",
-    epilog="[dim]--debug anywhere shows the full trace of an error.[/dim]",
+    epilog="[dim]--debug anywhere shows the full traceback of an error.[/dim]",
 )
 
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write.")]
-AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON, and nothing else.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Output directory.")]
+AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print only JSON.")]
 """An empty metavar: a switch takes no value."""
 SEEDS = 2**32
-"""Seeds are the whole numbers below; JAX takes another one for its remainder."""
+"""Seeds are the integers below; JAX would reduce larger ones modulo this."""
 
 
 def _version(wanted: bool) -> bool:
@@ -97,7 +97,7 @@ def _common(
 
 
 class Bar:
-    """A bar on standard error with the time left; it vanishes when the work is done."""
+    """A bar on standard error with the time left, removed when the work is done."""
 
     def __init__(self, place: str = ""):
         self._place = place
@@ -130,7 +130,7 @@ class Bar:
 
 
 def console() -> "Console":
-    """Standard output, in colours where it has any."""
+    """Standard output, in colour if supported."""
     from rich.console import Console
 
     return Console()
@@ -142,7 +142,7 @@ def complain(message: str) -> None:
 
 
 def _in_words(error: Exception, place: str) -> str:
-    """What went wrong and what to do, in a sentence or two; nothing where help was shown in its place."""
+    """What went wrong and what to do, in a sentence or two; empty if help was shown instead."""
     if isinstance(error, GPVIError):
         return str(error)
     if isinstance(error, OSError):
@@ -151,4 +151,6 @@ def _in_words(error: Exception, place: str) -> str:
     if misuse is not None:
         said = misuse().rstrip(".")
         return said and f"{said} (see {place} --help)."
-    return f"unexpected {type(error).__name__}: {error}. Run it again with --debug for the trace."
+    return (
+        f"unexpected {type(error).__name__}: {error}. Run it again with --debug for the traceback."
+    )

@@ -28,27 +28,27 @@ def bench(
         typer.Option(
             "--case",
             metavar="NAME[/ROW]",
-            help="A case, such as svgd, or a row of it: steps-classes/pathwise. All by default; may be repeated.",
+            help="A case, such as svgd, or a row of it, such as steps-classes/pathwise; default all. May be repeated.",
             autocompletion=_names,
         ),
     ] = None,
     peers: Annotated[
         bool,
-        typer.Option("--peers", metavar="", help="Time NumPyro, BlackJAX and FlowJAX, too."),
+        typer.Option("--peers", metavar="", help="Also time NumPyro, BlackJAX and FlowJAX."),
     ] = False,
     out: Out = Path("bench"),
     quick: Annotated[
-        bool, typer.Option("--quick", metavar="", help="Tiny sizes: does everything run?")
+        bool, typer.Option("--quick", metavar="", help="Tiny sizes, to check that everything runs.")
     ] = False,
     seconds: Annotated[
-        float, typer.Option(metavar="S", help="For the turns of one comparison.")
+        float, typer.Option(metavar="S", help="Time budget for one comparison.")
     ] = 3.0,
     as_json: AsJson = False,
 ) -> None:
-    """Time training steps, draws and predictions; contenders take turns in one process, compiling is told apart.
+    """Time training steps, draws and predictions; contenders take turns in one process, compilation is separate.
 
-    Results are written as they are found: bench.json, and bench.png at the end. The first one takes the place of what a
-    former run left there.
+    Results are written as they come to bench.json, and to bench.png at the end. The first result replaces the files of
+    an earlier run.
     """
     from gpvi import records
     from gpvi.bench import CASES, Report, Setting
@@ -91,7 +91,7 @@ def bench(
 
 
 def _wanted(asked: list[str], known: list[str]) -> dict[str, frozenset[str]]:
-    """Case → its rows that were asked for; none named means all."""
+    """Case → its requested rows; none named means all."""
     from gpvi.records import slug
 
     if not asked:
@@ -107,9 +107,9 @@ def _wanted(asked: list[str], known: list[str]) -> dict[str, frozenset[str]]:
 
 
 def _complain_of_missing(name: str, rows: frozenset[str]) -> None:
-    """The rows of a case are known once it has run: name those asked for that it does not have."""
+    """Name requested rows that a case does not have; its rows are known only after it has run."""
     for row in sorted(rows):
-        complain(f"{name} has no row {row!r} here; --case {name} shows those it has.")
+        complain(f"{name} has no row {row!r}; --case {name} shows its rows.")
 
 
 def _show(result: "Result") -> None:

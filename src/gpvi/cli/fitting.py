@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DRAWS = 1_000
 POSTERIOR, ARRAYS, TABLE = "posterior", "draws.npz", "draws.csv"
-"""What is written to the output directory."""
+"""Files written to the output directory."""
 
 
 def _method_names() -> list[str]:
@@ -40,29 +40,29 @@ def fit(
         str,
         typer.Argument(
             metavar="FILE.py[:NAME]",
-            help="A log-density of one point (log_density by default), a NumPyro model that needs no arguments, or a "
+            help="A log-density of one point (log_density by default), a NumPyro model without arguments, or a "
             "gpvi.Target.",
         ),
     ],
     dim: Annotated[
-        int | None, typer.Option(metavar="D", help="The length of the point, for a log-density.")
+        int | None, typer.Option(metavar="D", help="Dimension of the point, for a log-density.")
     ] = None,
     method: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="gpvi, svgd, nuts, mean-field-vi, …: see gpvi list methods; MeanFieldVI is understood, too.",
+            help="gpvi, svgd, nuts, mean-field-vi (or MeanFieldVI), …: see gpvi list methods.",
             autocompletion=_method_names,
         ),
     ] = "gpvi",
     steps: Annotated[
-        int | None, typer.Option(metavar="N", help="How long to train; until it fits by default.")
+        int | None, typer.Option(metavar="N", help="Training steps; by default until it fits.")
     ] = None,
     seed: Annotated[
         int,
         typer.Option(
             metavar="N",
-            help="The key of the fit: the same seed, the same posterior; another one, another try.",
+            help="Random seed: the same seed gives the same posterior, another seed another attempt.",
         ),
     ] = 0,
     draws: Annotated[
@@ -72,7 +72,7 @@ def fit(
     out: Out = Path("posterior"),
     as_json: AsJson = False,
 ) -> None:
-    """Train on the log-density in a Python file (which is run), judge the result, and save it with draws of it."""
+    """Train on the log-density in a Python file (which is run), diagnose the result, and save it with its draws."""
     import jax
 
     from gpvi import records
@@ -125,7 +125,7 @@ def _method(name: str) -> "Method":
 
 
 def _check_draws(method: "Method", asked: int | None) -> None:
-    """Refuse draws that there will not be."""
+    """Refuse more draws than there will be."""
     if asked is None:
         return
     if asked < 1:
@@ -135,26 +135,26 @@ def _check_draws(method: "Method", asked: int | None) -> None:
     held = held_draws(method)
     if held is not None and asked > held:
         raise InputError(
-            f"--draws is {asked}, but {type(method).__name__} ends with {held:,} and cannot make more. Give at most "
-            "as many, or use a --method that draws as many as you like, such as gpvi."
+            f"--draws is {asked}, but {type(method).__name__} ends with {held:,} and cannot make more. Ask for at most "
+            "that many, or use a --method that draws without limit, such as gpvi."
         )
 
 
 def _check_places(out: Path) -> None:
-    """Refuse what is in the way of the files that are to be written."""
+    """Refuse directories in place of the files to be written."""
     from gpvi import storage
 
     storage.check_replaceable(out / POSTERIOR)
     for name in (ARRAYS, TABLE):
         if (out / name).is_dir():
             raise StorageError(
-                f"{out / name} is a directory, and the draws are to be written there. Move it away, or choose another "
-                "--out directory."
+                f"{out / name} is a directory, but the draws would be written there. Move it, or choose another --out "
+                "directory."
             )
 
 
 def _count(posterior: "Posterior", asked: int | None) -> int:
-    """As many as asked for; particles, and chains that were interrupted, cannot give more than there are."""
+    """The requested number, limited for particles and interrupted chains to the draws they hold."""
     wanted = asked or DRAWS
     return wanted if posterior.method.generative else min(wanted, len(posterior.particles))
 
@@ -167,7 +167,7 @@ def _named(posterior: "Posterior", n: int, key: Any) -> dict[str, np.ndarray]:
 
 
 def _write(named: dict[str, np.ndarray], out: Path) -> tuple[Path, Path]:
-    """The draws as arrays and as a table, a column to each number; each file is there as a whole or not at all."""
+    """Write the draws as arrays and as a table with one column per number; each file is written atomically."""
     from gpvi.names import entries
 
     arrays, table = out / ARRAYS, out / TABLE
@@ -197,7 +197,7 @@ def _write(named: dict[str, np.ndarray], out: Path) -> tuple[Path, Path]:
 def _as_json(
     posterior: "Posterior", diagnosis: "Diagnosis", summary: "Summary", files: list[Path]
 ) -> dict[str, Any]:
-    """What was found, without the draws."""
+    """The results without the draws."""
     numbers = {
         field.name: _number(value)
         for field in dataclasses.fields(diagnosis)

@@ -1,4 +1,4 @@
-"""`gpvi list`: the experiments, the methods and the data there are."""
+"""`gpvi list`: the available experiments, methods and data."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,12 +27,12 @@ def list_(
         str | None,
         typer.Argument(
             metavar="experiments|methods|data|EXPERIMENT",
-            help="What to list, or an experiment, such as blr, for its rows; the three tables by default.",
+            help="What to list, or an experiment, such as blr, for its rows; by default all three tables.",
             autocompletion=_what,
         ),
     ] = None,
 ) -> None:
-    """Show the experiments, the methods and the data there are, or the rows of one experiment."""
+    """Show the available experiments, methods and data, or the rows of one experiment."""
     from gpvi.experiments import EXPERIMENTS
 
     tables = {"experiments": _experiments, "methods": _methods, "data": _data}
@@ -49,7 +49,7 @@ def list_(
 def _experiments() -> None:
     from gpvi.experiments import EXPERIMENTS, PRESETS, ReadsData
 
-    table = _table("experiments, and how many rows each preset has")
+    table = _table("experiments, and the number of rows in each preset")
     table.add_column("gpvi run", no_wrap=True)
     table.add_column("what it studies")
     for preset in PRESETS:
@@ -113,7 +113,7 @@ def _methods() -> None:
             f"{method.__name__}\n[dim]{hyphenated(method.__name__)}[/dim]",
             f"{method.about.purpose}\n[dim]{gives}; {method.about.cost}; {method.about.citation}[/dim]",
         )
-    table.caption = "n draws in dimension d, k coordinates in the head; G is a gradient of log p"
+    table.caption = "n draws in dimension d, k head coordinates; G is one gradient of log p"
     table.caption_justify = "left"
     console().print(table)
 

@@ -1,8 +1,7 @@
 """`gpvi run`, `report` and `demo`: experiments, their records, and the page made from these.
 
-A run that was interrupted goes on when the same command is given again: a row whose record is in the output directory,
-with the same seeds and the same specification, is kept and not run anew, and one that was under way goes on from its
-last save.
+An interrupted run resumes when the same command is given again: a row whose record is in the output directory, with
+the same seeds and specification, is kept and not rerun, and an unfinished row resumes from its last save.
 """
 
 import json
@@ -27,14 +26,14 @@ if TYPE_CHECKING:
     from gpvi.records import Record
 
 MOST_ACROSS = 6
-"""A table with more problems than this has them as rows."""
+"""Tables with more problems than this have one row per problem."""
 WIDEST = 1_000
 """Of a table whose width is measured."""
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 UNFINISHED = ".unfinished"
-"""Where rows are saved as they go, in the output directory."""
+"""Subdirectory of the output directory with the saves of unfinished rows."""
 REFERENCES = ".references"
-"""Where long runs that all rows are compared with are kept, in the output directory."""
+"""Subdirectory of the output directory with the long reference runs that all rows are compared with."""
 DEMO_SEEDS = 3
 DEMO_METHODS = {"energy": ("GPVI (default)",), "blr": ("GPVI (pathwise)", "Amortized SVGD", "SVGD")}
 
@@ -52,7 +51,7 @@ def _presets() -> list[str]:
 
 
 def _labels(ctx: typer.Context) -> list[str]:
-    """The rows of the experiments that are on the line already; of all where there are none."""
+    """The rows of the experiments already on the command line, or of all experiments if there are none."""
     from gpvi.experiments import EXPERIMENTS, PRESETS
     from gpvi.records import slug
 
@@ -82,7 +81,7 @@ def run(
         typer.Option(
             "--method",
             metavar="LABEL",
-            help="A row, such as gpvi-pathwise, or a family, such as gpvi; all of them by default. May be repeated.",
+            help="A row, such as gpvi-pathwise, or a family, such as gpvi; default all. May be repeated.",
             autocompletion=_labels,
         ),
     ] = None,
@@ -96,23 +95,21 @@ def run(
         typer.Option(
             "--data-dir",
             metavar="DIR",
-            help="Where the data lie, for the experiments that read some; none are shipped.",
+            help="Data directory, for experiments that read data; none are shipped.",
         ),
     ] = None,
     again: Annotated[
         bool,
-        typer.Option(
-            "--again", metavar="", help="Run also what the output directory has a record of."
-        ),
+        typer.Option("--again", metavar="", help="Rerun rows that already have a record."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run experiments; each method leaves one record in the output directory.
+    """Run experiments; each method writes one record to the output directory.
 
-    After Ctrl-C the same command goes on where it stopped.
+    After Ctrl-C the same command resumes where it stopped.
     """
     if not 1 <= seeds <= SEEDS:
-        raise InputError(f"--seeds is {seeds}; give 1 or more, and {SEEDS:,} at most.")
+        raise InputError(f"--seeds is {seeds}; give 1 to {SEEDS:,}.")
     jobs = [
         (_prepared(e, data_dir, out), label)
         for e, label in _jobs(experiments, methods or [], preset)
@@ -120,7 +117,7 @@ def run(
     made = _run(jobs, preset, range(seeds), out, as_json=as_json, again=again)
     if not as_json:
         count = f"{len(made)} record{'s' * (len(made) > 1)}"
-        typer.echo(f"{count} in {out}; gpvi report {out} makes a page of what is there")
+        typer.echo(f"{count} in {out}; gpvi report {out} makes a page of the records there")
 
 
 @app.command()
@@ -133,7 +130,7 @@ def report(
 ) -> None:
     """Make one self-contained HTML page from records.
 
-    Of several records of one row the newest is shown. A damaged one is named and passed over.
+    If a row has several records the newest is shown. Damaged records are named and skipped.
     """
     from gpvi import records
     from gpvi.report import write
@@ -142,7 +139,7 @@ def report(
     for what in found.damaged:
         complain(what)
     if not found.records:
-        raise StorageError(f"no record is left in {', '.join(map(str, runs))}.")
+        raise StorageError(f"there is no readable record in {', '.join(map(str, runs))}.")
     records.try_out(out)
     typer.echo(write(found.records, out, unread=len(found.damaged), progress=Bar()))
 
@@ -164,7 +161,7 @@ def demo(out: Out = Path("report/demo")) -> None:
 
 
 def _prepared(experiment: "Experiment", data_dir: Path | None, out: Path) -> "Experiment":
-    """With its data, and a place beside the records for what it computes once."""
+    """The experiment with its data, and a place beside the records for what is computed only once."""
     from gpvi.experiments import KeepsReference, ReadsData
 
     if isinstance(experiment, ReadsData):
@@ -177,7 +174,7 @@ def _prepared(experiment: "Experiment", data_dir: Path | None, out: Path) -> "Ex
 def _jobs(
     names: Iterable[str], methods: Sequence[str], preset: str
 ) -> list[tuple["Experiment", str]]:
-    """The rows a user asked for; every name must mean something in one of the experiments."""
+    """The requested rows; every name must match in at least one experiment."""
     from gpvi.experiments import PRESETS, experiment, matching
     from gpvi.records import slug
 
@@ -211,7 +208,7 @@ def _run(
     as_json: bool = False,
     again: bool = False,
 ) -> list["Record"]:
-    """Run the jobs in turn, less those already done, and write each record as soon as it is made."""
+    """Run the jobs that are not yet done, and write each record as soon as it is made."""
     from gpvi import records
 
     finished: list[tuple[Record, Path, bool]] = []
@@ -233,9 +230,9 @@ def _run(
                 explained.add(experiment.name)
     except KeyboardInterrupt:
         saved = [f"{len(finished)} of {len(jobs)} records"] if finished else []
-        saved += ["what was under way"] if (out / UNFINISHED).exists() else []
+        saved += ["the unfinished row"] if (out / UNFINISHED).exists() else []
         done = (
-            f"kept {' and '.join(saved)} in {out}; the same command goes on from there"
+            f"kept {' and '.join(saved)} in {out}; the same command resumes from there"
             if saved
             else "nothing was finished"
         )
@@ -256,7 +253,7 @@ def _made(
     *,
     again: bool,
 ) -> "Record":
-    """Run a row, from where it was interrupted; what takes seconds is not saved."""
+    """Run a row, resuming if it was interrupted; rows that take only seconds are not saved."""
     from gpvi import records
     from gpvi.experiments.unfinished import resumable
 
@@ -273,7 +270,7 @@ def _made(
     try:
         return run()
     except OtherRunError:
-        complain(f"{place} was saved by another recipe or version; the row begins anew.")
+        complain(f"{place} was saved by another recipe or version; the row starts over.")
         shutil.rmtree(place)
         return run()
     finally:
@@ -284,7 +281,7 @@ def _made(
 def _kept(
     experiment: "Experiment", label: str, preset: str, seeds: Sequence[int], out: Path
 ) -> tuple["Record", Path] | None:
-    """The newest record of just this run, whatever commit made it."""
+    """The newest record of exactly this run, from any commit."""
     from gpvi import records
 
     wanted = json.loads(json.dumps(experiment.recipes(preset)[label].to_json()))
@@ -294,7 +291,7 @@ def _kept(
         try:
             record = records.read(path)
         except StorageError as error:
-            complain(f"{error} It is not counted as done.")
+            complain(f"{error} The row counts as not done.")
             continue
         same = record.method == label and record.seeds == tuple(seeds)
         if same and record.specification == wanted:
@@ -324,7 +321,7 @@ def _as_json(record: "Record", path: Path, kept: bool) -> dict[str, Any]:
 def _show(
     experiment: "Experiment", record: "Record", path: Path, kept: bool, *, explain: bool
 ) -> None:
-    """A record as a table, with what its columns mean where that is not said beside them, and its file."""
+    """A record as a table, with the meaning of its columns if not already shown, and its file."""
     screen = console()
     seeds = f"{len(record.seeds)} seed{'s' * (len(record.seeds) > 1)}"
     title = f"{experiment.title} · {record.method} · {record.preset} · {seeds}"
@@ -337,7 +334,7 @@ def _show(
         screen.print(meanings, style="dim", highlight=False, markup=False)
     for note in record.notes:
         screen.print(f"[yellow]note:[/yellow] {escape(note)}", highlight=False)
-    when = f", kept from {record.started[:16].replace('T', ' ')} UTC; --again runs it anew"
+    when = f", kept from {record.started[:16].replace('T', ' ')} UTC; --again reruns it"
     screen.print(
         f"{path}{when if kept else ''}\n",
         style="dim",
@@ -348,7 +345,7 @@ def _show(
 
 
 def _cells(experiment: "Experiment", record: "Record") -> dict["Metric", dict[str, str]]:
-    """Metric → problem → text, without what is empty; of many problems the metrics of the first table alone."""
+    """Metric → problem → text, without empty cells; with many problems only the metrics of the first table."""
     beside = {m.floor for m in experiment.metrics} if len(experiment.cases) == 1 else set()
     found = {
         metric: {
@@ -365,7 +362,7 @@ def _cells(experiment: "Experiment", record: "Record") -> dict["Metric", dict[st
 
 
 def _explained(cells: Mapping["Metric", Mapping[str, str]]) -> "Table":
-    """Of a single problem: metrics down, each with its meaning."""
+    """For a single problem: one row per metric, with its meaning."""
     table = _plain()
     for metric, texts in cells.items():
         table.add_row(metric.label, *texts.values(), metric.meaning)
@@ -376,7 +373,7 @@ def _explained(cells: Mapping["Metric", Mapping[str, str]]) -> "Table":
 def _fitting(
     screen: "Console", experiment: "Experiment", cells: Mapping["Metric", Mapping[str, str]]
 ) -> "Table":
-    """Problems across, problems down, or a line to each number: the first that the screen has room for."""
+    """Problems as columns, problems as rows, or one line per number: the first layout that fits the screen."""
     titles = [
         title
         for title in experiment.cases.values()
@@ -398,12 +395,12 @@ def _fitting(
 
 
 def _broad(screen: "Console", table: "Table") -> int:
-    """The least width at which no number is broken."""
+    """The smallest width at which no number is wrapped."""
     return screen.measure(table, options=screen.options.update(width=WIDEST)).minimum
 
 
 def _table(names: Sequence[str], heads: Sequence[str], columns: Sequence[Sequence[str]]) -> "Table":
-    """A table whose numbers are not broken; its heads may be."""
+    """A table whose numbers are not wrapped; its headings may be."""
     from rich import box
     from rich.table import Table
 
@@ -426,7 +423,7 @@ def _plain() -> "Table":
 
 
 def _cell(record: "Record", case: str, metric: "Metric") -> str:
-    """Mean ± deviation; for a single problem also what exact draws have, where that is not zero."""
+    """Mean ± sd; for a single problem also the value for exact draws, if not zero."""
     summary = record.summary(f"{case}/{metric.key}".strip("/"))
     if summary is None:
         return ""

@@ -1,6 +1,6 @@
 """A target from a user's Python file: FILE.py:NAME, where NAME is a log-density, a NumPyro model or a `gpvi.Target`.
 
-The file is run, as `python FILE.py` would. What goes wrong in it is told with its line.
+The file is run, as by `python FILE.py`. Errors in it are reported with their line.
 """
 
 import importlib.util
@@ -36,14 +36,14 @@ def target(place: str, dim: int | None) -> "Target":
             if "initial=" not in str(error) or value is found:
                 raise
             raise InputError(
-                f"{error} Here: write `target = gpvi.Target({name}, dim={found.dim}, initial=…)` into {path}, and give "
+                f"{error} Here: write `target = gpvi.Target({name}, dim={found.dim}, initial=…)` into {path}, and pass "
                 f"{path}:target."
             ) from error.__cause__
     return found
 
 
 def split(place: str) -> tuple[Path, str]:
-    """FILE.py and NAME; `log_density` where no name is given."""
+    """FILE.py and NAME, `log_density` by default."""
     given = re.fullmatch(r"(.+?)(?::(\w+))?", place, re.DOTALL)
     if given is None:
         raise InputError(f"the file is missing: give FILE.py or FILE.py:NAME, not {place!r}.")
@@ -52,7 +52,7 @@ def split(place: str) -> tuple[Path, str]:
 
 @contextmanager
 def blaming(path: Path) -> Iterator[None]:
-    """Name the line of the user's file in which an error arose; other errors pass as they are."""
+    """Name the line of the user's file in which an error arose; other errors pass unchanged."""
     try:
         yield
     except Exception as error:
@@ -65,7 +65,7 @@ def blaming(path: Path) -> Iterator[None]:
 
 
 def _untraced(error: BaseException | None) -> str:
-    """What to do where a function asks JAX for a number while it is compiled."""
+    """What to do if a function needs a concrete value while it is compiled."""
     import jax
 
     if not isinstance(
@@ -77,8 +77,8 @@ def _untraced(error: BaseException | None) -> str:
     ):
         return ""
     return (
-        f"the function is compiled, and asks for the value of an array meanwhile ({type(error).__name__}). Write it "
-        "with jax.numpy in place of numpy or math, jnp.where in place of an if on values, and no float(), int() or "
+        f"the function needs the value of an array while it is compiled ({type(error).__name__}). Write it with "
+        "jax.numpy instead of numpy or math, jnp.where instead of an if on values, and without float(), int() or "
         ".item()."
     )
 
@@ -90,7 +90,7 @@ def _run(path: Path) -> ModuleType:
         )
     spec = importlib.util.spec_from_file_location(_MODULE, path)
     if spec is None or spec.loader is None:
-        raise InputError(f"{path} is no Python file: its name must end in .py.")
+        raise InputError(f"{path} is not a Python file: its name must end in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[_MODULE] = module
     sys.path.insert(0, str(path.resolve().parent))
@@ -112,7 +112,7 @@ def _run(path: Path) -> ModuleType:
 
 
 def _no_file(path: Path) -> str | None:
-    """What keeps the path from being a file that can be run."""
+    """Why the path is not a file that can be run."""
     try:
         if path.is_file():
             return None
@@ -124,7 +124,7 @@ def _no_file(path: Path) -> str | None:
 
 
 def _find(module: ModuleType, path: Path, name: str) -> Any:
-    """The object of this name; otherwise the names that could be meant."""
+    """The object of this name; an error suggests similar names."""
     if hasattr(module, name):
         return getattr(module, name)
     own = [
@@ -149,7 +149,7 @@ def _as_target(value: Any, path: Path, name: str, dim: int | None) -> "Target":
         if not callable(value) or isinstance(value, type):
             raise InputError(
                 f"{name} in {path} is {type(value).__name__} {str(value)[:40]!r}; it must be a function of one point, "
-                "a NumPyro model that needs no arguments, or a gpvi.Target."
+                "a NumPyro model without arguments, or a gpvi.Target."
             )
         needed = _needed(value)
         if needed > 1:
@@ -166,13 +166,13 @@ def _as_target(value: Any, path: Path, name: str, dim: int | None) -> "Target":
         value = Target.from_numpyro(value)
     if dim is not None and dim != value.dim:
         raise InputError(
-            f"--dim is {dim}, but {name} in {path} has {value.dim} dimensions. Leave --dim out."
+            f"--dim is {dim}, but {name} in {path} has {value.dim} dimensions. Omit --dim."
         )
     return value
 
 
 def _needed(function: Callable) -> int:
-    """How many arguments must be given."""
+    """The number of required arguments."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -182,7 +182,7 @@ def _needed(function: Callable) -> int:
 
 
 def _line(error: BaseException | None, path: Path) -> int | None:
-    """The last line of the file on the way to the error."""
+    """The innermost line of the file in the traceback of the error."""
     if error is None or isinstance(error, SyntaxError):
         return None
     here = path.resolve()

@@ -2,8 +2,8 @@ r"""Reads CIFAR-10 (Krizhevsky 2009), binary or python version: an unpacked dire
 
 A record is a byte with the label and 3 × 32 × 32 bytes, the planes red, green and blue. The python version holds the
 same numbers as pickles, which `gpvi.data.cifar10_python` takes apart without running them. A file
-`cifar-10-test-exact.npy` beside the data, one truth value to each test image, says which of them to use; a copy put
-together from other sources may have doubtful ones.
+`cifar-10-test-exact.npy` beside the data, one boolean per test image, says which of them to use; a copy assembled from
+other sources may contain doubtful ones.
 """
 
 import io
@@ -50,7 +50,7 @@ LARGEST_ARCHIVE = 6 * LARGEST + 2**20
 """The six files, and room for their headers and a word about them."""
 _TAR_BLOCK = 512
 _LARGEST_EXACT = 2**20
-_REMEDY = f"Fetch {BINARY.archive} again, or leave --data-dir out to download it."
+_REMEDY = f"Fetch {BINARY.archive} again, or omit --data-dir to download it."
 
 
 def read(directory: str | os.PathLike[str]) -> Images:
@@ -86,7 +86,7 @@ def _found(root: Path) -> tuple[Path, Version]:
     why = no_directory(root) or f"{_missing(root)} is missing"
     raise InputError(
         f"CIFAR-10 is not in {root}: {why}. Put the binary version there ({BINARY.folder}/ or {BINARY.archive}), or "
-        "leave --data-dir out to download it."
+        "omit --data-dir to download it."
     )
 
 
@@ -159,7 +159,7 @@ def _batch(
             raise _damaged(path, str(error)) from error
     if not content or len(content) % RECORD:
         raise _damaged(
-            path, f"its {len(content):,} bytes are not a number of records of {RECORD:,}"
+            path, f"its {len(content):,} bytes are not a multiple of the record size {RECORD:,}"
         )
     records = np.frombuffer(content, np.uint8).reshape(-1, RECORD)
     labels = records[:, 0].astype(np.int32)
@@ -177,12 +177,12 @@ def _exact(path: Path, images: int) -> Bool[np.ndarray, " m"]:
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}. {_REMEDY}") from error
     except Exception as error:  # whatever a foreign header makes of NumPy's reader
-        raise _damaged(path, f"it is not an array of NumPy ({str(error)[:200]})") from error
+        raise _damaged(path, f"it is not a NumPy array ({str(error)[:200]})") from error
     if found.dtype != bool or found.shape != (images,):
         form = f"{found.dtype} of shape {found.shape}"
-        raise _damaged(path, f"it is {form}, not one truth value to each of {images} images")
+        raise _damaged(path, f"it is {form}, not one boolean for each of {images} images")
     if not (found.view(np.uint8) <= 1).all() or not found.any():
-        raise _damaged(path, "it leaves no test image, or holds other bytes than 0 and 1")
+        raise _damaged(path, "it selects no test image, or holds bytes other than 0 and 1")
     return found
 
 

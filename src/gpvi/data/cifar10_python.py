@@ -3,7 +3,7 @@ r"""The "python version" of CIFAR-10 without running it.
 Its files are pickles, programs that a loader carries out. Here a file is only disassembled (`pickletools.genops` names
 each instruction and its literal, and does nothing): the images are the one string of bytes beside the key "data", row
 by row 3 × 32 × 32 as in the binary version, and the labels are the integers between the key "labels" and the next key.
-What else the program would do is never done.
+Nothing else in the program is executed.
 """
 
 import pickletools
@@ -37,7 +37,7 @@ def records(content: bytes, image: int) -> bytes:
         raise ValueError("it holds no labels")
     if len(planes) != len(labels) * image:
         raise ValueError(
-            f"it holds {len(labels):,} labels and {len(planes):,} bytes of images, not {image:,} to each"
+            f"it holds {len(labels):,} labels and {len(planes):,} bytes of images, not {image:,} for each label"
         )
     first = np.array(labels, np.uint8)[:, None]
     pixels = np.frombuffer(planes, np.uint8).reshape(len(labels), image)
@@ -57,4 +57,4 @@ def _literals(content: bytes) -> Iterator[bytes | int]:
             elif instruction.name in _INTEGERS and literal is not None:
                 yield int(literal)
     except Exception as error:  # whatever the disassembler makes of bytes that are no program
-        raise ValueError(f"it is no batch of the python version ({str(error)[:200]})") from error
+        raise ValueError(f"it is not a batch of the python version ({str(error)[:200]})") from error

@@ -33,17 +33,17 @@ SOURCES: dict[str, Source] = {
         },
     ),
 }
-"""MNIST's first home no longer serves it: both hosts are mirrors, held to its digests."""
+"""MNIST's original host no longer serves it: both hosts are mirrors, checked against its digests."""
 
 
 def fetch(name: str, cache: Path | None = None) -> Path:
-    """The directory that holds the files of this data set, downloaded where the cache has none."""
+    """The directory that holds the files of this data set, downloaded if not in the cache."""
     source = SOURCES[name]
     try:
         import pooch  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise NotAvailableError(
-            f"{name} is not at hand and downloading needs pooch: pip install 'gpvi[data]', or pass --data-dir DIR with "
+            f"{name} is not cached, and downloading needs pooch: pip install 'gpvi[data]', or pass --data-dir DIR with "
             f"{', '.join(source.files)} in it."
         ) from None
     folder = (Path(pooch.os_cache("gpvi")) if cache is None else cache) / name

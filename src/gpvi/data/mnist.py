@@ -1,8 +1,8 @@
 r"""Reads MNIST (LeCun, Cortes and Burges) from its four IDX files, gzipped or plain.
 
 An IDX file is two zero bytes, a code of the type (8: unsigned bytes), the number of axes, the length of each axis as a
-big-endian 32-bit number, and the values. The lengths are believed only once they agree with the size of the file; of a
-gzipped one no more is unpacked than they promise.
+big-endian 32-bit number, and the values. The lengths are checked against the size of the file; a gzipped file is
+unpacked only up to the length they give.
 """
 
 import gzip
@@ -31,7 +31,7 @@ FOLDERS = (".", "mnist", "MNIST", "MNIST/raw", "raw")
 LARGEST = 64 * 2**20
 """The largest file of MNIST unpacks to 47 million bytes."""
 _UNSIGNED_BYTES = 8
-_REMEDY = "Fetch the file again, or leave --data-dir out to download it."
+_REMEDY = "Fetch the file again, or omit --data-dir to download it."
 
 
 def read(directory: str | os.PathLike[str]) -> Images:
@@ -56,8 +56,8 @@ def find(directory: str | os.PathLike[str]) -> Path:
     missing = [name for name in FILES if not _path(root, name).is_file()]
     there = no_directory(root) or f"{missing[0]}[.gz] is missing"
     raise InputError(
-        f"MNIST is not in {root}: {there}. Put the four files {', '.join(FILES)} (or .gz) there, or leave --data-dir "
-        "out to download them."
+        f"MNIST is not in {root}: {there}. Put the four files {', '.join(FILES)} (or .gz) there, or omit --data-dir "
+        "to download them."
     )
 
 
@@ -84,7 +84,7 @@ def _array(stream: io.BufferedIOBase, path: Path, size: int | None) -> np.ndarra
         or not 1 <= start[3] <= 3
     ):
         raise _damaged(
-            path, f"it begins with {start.hex() or 'nothing'}, not as an IDX file of bytes"
+            path, f"it begins with {start.hex() or 'nothing'}, unlike an IDX file of bytes"
         )
     axes = start[3]
     header = stream.read(4 * axes)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def no_directory(root: Path) -> str:
-    """What keeps the path from being a directory; nothing where it is one."""
+    """Why the path is not a directory; empty if it is one."""
     if root.is_dir():
         return ""
     return "it is a file, not a directory" if root.exists() else "the directory does not exist"

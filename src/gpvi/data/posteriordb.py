@@ -38,7 +38,7 @@ _UNREADABLE = (
     zlib.error,
     lzma.LZMAError,
 )
-"""What an archive of nonsense makes its reader raise."""
+"""Errors that reading a malformed archive may raise."""
 _DATA = ("data", "data/data")
 _DRAWS = ("reference_draws", "reference_posteriors/draws/draws")
 
@@ -58,7 +58,7 @@ def read(directory: str | os.PathLike[str] | None, name: str) -> Stored:
     """The data and the reference draws of a posterior, such as "eight_schools-eight_schools_centered"."""
     root = find(directory)
     if not untrusted.is_plain_name(name):
-        raise InputError(f"{name[:200]!r} is no name of a posterior. {_REMEDY}")
+        raise InputError(f"{name[:200]!r} is not the name of a posterior. {_REMEDY}")
     entry = _document(root / "posteriors" / f"{name}.json")
     data = _unzipped(root, _DATA, _field(entry, "data_name", root, name))
     chains = _unzipped(root, _DRAWS, _field(entry, "reference_posterior_name", root, name))
@@ -71,7 +71,7 @@ def read(directory: str | os.PathLike[str] | None, name: str) -> Stored:
 def find(directory: str | os.PathLike[str] | None) -> Path:
     """The directory that holds posteriors, at or below the given one."""
     if directory is None:
-        raise InputError(f"posteriordb is read from --data-dir DIR, and none is given. {_REMEDY}")
+        raise InputError(f"posteriordb is read from --data-dir DIR, which is missing. {_REMEDY}")
     root = Path(directory)
     found = first(root, FOLDERS, lambda place: (place / "posteriors").is_dir())
     if found is None:

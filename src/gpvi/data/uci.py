@@ -37,7 +37,7 @@ _REMEDY = f"Pass the directory UCI_Datasets of {SOURCE}."
 
 
 class Split(NamedTuple):
-    """Rows to learn from, and rows to be judged by, in the units of the data."""
+    """Training and test rows, in the units of the data."""
 
     X: Float[np.ndarray, "n f"]
     y: Float[np.ndarray, " n"]
@@ -48,7 +48,7 @@ class Split(NamedTuple):
 def find(directory: str | os.PathLike[str] | None) -> Path:
     """The directory that holds one of the sets, at or below the given one."""
     if directory is None:
-        raise InputError(f"the UCI sets are read from --data-dir DIR, and none is given. {_REMEDY}")
+        raise InputError(f"the UCI sets are read from --data-dir DIR, which is missing. {_REMEDY}")
     root = Path(directory)
     found = first(root, FOLDERS, lambda place: any((place / name).is_dir() for name in SETS))
     if found is None:
@@ -63,7 +63,7 @@ def read(
     """The first `splits` splits of a set, such as "yacht"; all by default."""
     root = find(directory)
     if not untrusted.is_plain_name(name):
-        raise InputError(f"{name[:200]!r} is no name of a set. {_REMEDY}")
+        raise InputError(f"{name[:200]!r} is not the name of a set. {_REMEDY}")
     folder = root / name
     folder = folder / "data" if (folder / "data").is_dir() else folder
     table = _numbers(folder, "data")
@@ -76,7 +76,7 @@ def read(
     if number < 1:
         raise _damaged(folder, "n_splits.txt names no split")
     if splits is not None and splits > number:
-        raise InputError(f"{splits} splits of {name} are asked for, but there are {number}.")
+        raise InputError(f"{splits} splits of {name} were requested, but there are {number}.")
     found = []
     for i in range(number if splits is None else splits):
         train, test = (
@@ -99,7 +99,7 @@ def _indices(
         wanted = "whole numbers" if length is None else f"{length} whole number"
         raise _damaged(folder, f"{name}.txt does not hold {wanted} from 0 to {number - 1}")
     if len(np.unique(whole)) < len(whole):
-        raise _damaged(folder, f"{name}.txt names a number twice")
+        raise _damaged(folder, f"{name}.txt contains a number twice")
     return whole
 
 
@@ -112,7 +112,7 @@ def _numbers(folder: Path, name: str) -> np.ndarray:
             text = untrusted.content(path, LARGEST).decode("ascii")
             return np.loadtxt(io.StringIO(text), ndmin=1)
     except FileNotFoundError as error:
-        raise StorageError(f"neither {plain} nor {path.name} is there. {_REMEDY}") from error
+        raise StorageError(f"neither {plain} nor {path.name} exists. {_REMEDY}") from error
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}. {_REMEDY}") from error
     except (ValueError, OverflowError, UserWarning) as error:

@@ -1,4 +1,4 @@
-"""Experiments: one module to each table or figure of the paper."""
+"""Experiments: one module for each table or figure of the paper."""
 
 from gpvi.errors import UnknownOptionError
 from gpvi.experiments.base import PRESETS as PRESETS

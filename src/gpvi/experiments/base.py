@@ -19,10 +19,10 @@ from gpvi.records import Record
 from gpvi.training import Training
 
 PRESETS: dict[str, str] = {
-    "paper": "the recipe as published; a section says where ours is shorter",
+    "paper": "the published recipe; each section says where ours is shorter",
     "best": "what this library recommends",
     "demo": "best, shortened to minutes on two cores",
-    "smoke": "a few hundred steps: it runs, and proves nothing else",
+    "smoke": "a few hundred steps: shows only that it runs",
 }
 
 
@@ -35,11 +35,11 @@ class Metric(NamedTuple):
     style: Literal["number", "share", "seconds", "yes or no"] = "number"
     """"yes or no" is 1 or 0 for each seed."""
     better: Literal["lower", "higher"] | None = None
-    """None where it only describes, or is best at a value of its own."""
+    """None if it is only descriptive, or best at some specific value."""
     floor: str | None = None
-    """The key of the value that exact draws would have, where that is not zero."""
+    """The key of the value for exact draws, if that is not zero."""
     void_if: str | None = None
-    """The key of a metric that makes this one meaningless where it is above zero."""
+    """The key of a metric that invalidates this one if above zero."""
 
 
 FOLD = Metric(
@@ -60,7 +60,7 @@ class Published(NamedTuple):
     mean: float
     sd: float
     reason: str = ""
-    """Why ours under `paper` is another, where that is known."""
+    """Why our value under `paper` differs, if known."""
 
 
 class Table(NamedTuple):
@@ -89,7 +89,7 @@ class Recipe:
         return optax.adam(getattr(self.method, "learning_rate"))  # noqa: B009
 
     def to_json(self) -> dict[str, Any]:
-        """All that was chosen."""
+        """Everything that was chosen."""
         return {
             "method": specs.to_json(self.method),
             "steps": self.steps,
@@ -104,7 +104,7 @@ class Choice(Protocol):
     """What a row of a table runs: a `Recipe`, or another library's method."""
 
     def to_json(self) -> dict[str, Any]:
-        """All that was chosen."""
+        """Everything that was chosen."""
         ...
 
 
@@ -117,7 +117,7 @@ class Experiment(Protocol[Choice_co]):
 
     @property
     def name(self) -> str:
-        """The word that names it on the command line."""
+        """Its name on the command line."""
         ...
 
     @property
@@ -173,16 +173,16 @@ class Experiment(Protocol[Choice_co]):
 
 @runtime_checkable
 class ReadsData(Protocol):
-    """What an experiment adds to the contract if it needs files that the library does not ship."""
+    """Optional part of the contract: an experiment that needs files not shipped with the library."""
 
     def reading(self, directory: Path | None) -> Experiment:
-        """The experiment with the directory of its data, once that is seen to hold them."""
+        """The experiment with its data directory, after checking its contents."""
         ...
 
 
 @runtime_checkable
 class KeepsReference(Protocol):
-    """What an experiment adds to the contract if all its rows are compared with one long run, made once."""
+    """Optional part of the contract: all rows are compared with one long run, made only once."""
 
     def keeping(self, directory: Path) -> Experiment:
         """The experiment with the directory where the long run is kept for other processes."""
@@ -213,7 +213,7 @@ class Measurements(Generic[Choice_co]):
             self.rows.setdefault(f"{case}/{name}".strip("/"), []).append(records.significant(value))
 
     def follow(self, training: Training, case: str = "") -> None:
-        """One seed's training: its curves, and what happened. A run that was interrupted measures nothing."""
+        """One seed's training: its curves and notes. An interrupted run measures nothing."""
         if training.interrupted:
             raise KeyboardInterrupt
         for name, values in training.history.items():
@@ -221,7 +221,7 @@ class Measurements(Generic[Choice_co]):
         self.note(*(f"{case}: {note}".removeprefix(": ") for note in training.notes))
 
     def note(self, *notes: str) -> None:
-        """What a reader should know; said once."""
+        """Add notes for the reader, each only once."""
         self._notes.update(dict.fromkeys(notes))
 
     def record(self) -> Record:
@@ -275,7 +275,7 @@ class Labelled:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Training says what happened in its notes, which the record keeps; no need to say it twice."""
+    """Suppress warnings of training, which the record keeps as notes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)
         yield
@@ -292,7 +292,7 @@ def chosen(experiment: Experiment[Choice_co], label: str, preset: str) -> Choice
 
 
 def matching(experiment: Experiment, preset: str, name: str) -> list[str]:
-    """The labels a user means by `name`: the label itself, its slug, or the first words of its slug."""
+    """The labels that `name` matches: the label itself, its slug, or the first words of its slug."""
     if preset not in PRESETS:
         raise UnknownOptionError("preset", preset, PRESETS)
     wanted = records.slug(name)

@@ -62,7 +62,7 @@ STEPS = {"paper": 50_000, "best": 50_000, "demo": 20_000, "smoke": 300}
 FLOW_STEPS = 10_000
 """A step of a flow costs ten of a linear map, and a Gaussian is soon fitted."""
 PRINTED = "GPVI (functional, helper of width 10)"
-"""The appendix' helper, for `paper`; of width 10 it is too narrow to recommend."""
+"""The helper of the appendix, for `paper`; its width of 10 is too narrow to recommend."""
 METHODS: dict[str, Method] = {
     "SVGD": SVGD(particles=PARTICLES),
     "GFSF": GFSF(particles=PARTICLES),
@@ -84,15 +84,15 @@ METHODS: dict[str, Method] = {
     "HMC": HMC(),
     "NUTS": NUTS(),
 }
-"""One line to a row of the table; the learning rates are the methods' own defaults, which `best` decays."""
+"""One line per row of the table; the learning rates are the methods' defaults, which `best` decays."""
 
 PAPER_METHODS: dict[str, Method] = {
     "MF-VI": MeanFieldVI(particles=PARTICLES, gradient="pathwise"),
     "HMC": HMC(leapfrogs=25, step_size=5e-4, jitter=0.0, warmup=20_000, draws=5_000),
 }
-"""What is published with other settings than we recommend."""
+"""Methods published with settings other than those we recommend."""
 UNPUBLISHED = ("Full-rank VI", "Spline flow", "Planar flow", "Pathfinder", "NUTS")
-"""Methods that the paper's table leaves out."""
+"""Methods not in the paper's table."""
 
 PUBLISHED: dict[str, tuple[Published, Published]] = {
     "SVGD": (Published(0.006, 0.0024), Published(0.125, 0.03)),
@@ -109,8 +109,8 @@ PUBLISHED: dict[str, tuple[Published, Published]] = {
 }
 """Table 2: mean error and covariance error after 50,000 steps."""
 SHUFFLED = (
-    "The authors draw every mini-batch anew, ours go through the data in shuffled epochs, whose noise cancels: with "
-    "batches drawn anew an ensemble and SVGD have 0.0020 in place of 0.0001 (Adam at 1e-3, 3 seeds)."
+    "The authors draw every mini-batch independently; ours are shuffled epochs, whose noise cancels: with "
+    "independent batches an ensemble and SVGD have 0.0020 instead of 0.0001 (Adam at 1e-3, 3 seeds)."
 )
 REASONS: dict[tuple[str, str], str] = {
     **{
@@ -118,31 +118,31 @@ REASONS: dict[tuple[str, str], str] = {
         for label in ("Amortized SVGD", "Amortized GFSF", "GPVI (functional, exact Jacobian)")
     },
     **{
-        (label, "mean"): f"{SHUFFLED[:-1]}; why the published figure is larger still is not known."
+        (label, "mean"): f"{SHUFFLED[:-1]}; why the published figure is even larger is not known."
         for label in ("SVGD", "GFSF", "KSD", "Amortized KSD", "Deep ensemble")
     },
     (
         "HMC",
         "mean",
-    ): "The authors' chains have a prior that the exact posterior lacks; one of N(0, 1) alone would move the mean by "
+    ): "The authors' chains have a prior that the exact posterior lacks; N(0, 1) alone would shift the mean by "
     "0.011 ± 0.002 of its length on our eight data sets.",
     (
         "MF-VI",
         "covariance",
-    ): "The published prior, a mixture whose second part has no width, has no density; ours is the flat one of the "
-    "exact posterior, and what is found is as good as a factorised Gaussian can be (0.132 by its parameters).",
+    ): "The published prior, a mixture with a component of zero width, has no density; ours is the flat prior of the "
+    "exact posterior, and the result is as good as a factorised Gaussian can be (0.132 by its parameters).",
     (
         "KSD",
         "covariance",
-    ): "Our critic learns scores in units of their size, and keeps up with them; with scores as they are it had "
+    ): "Our critic learns scores scaled by their size, and keeps up with them; with unscaled scores it had "
     "0.56 ± 0.28.",
     (
         PRINTED,
         "covariance",
     ): "A helper of width 10 often does not learn: five of eight end with a residual above 0.3 and errors of 0.46 to "
-    "0.99, the other three with 0.12 to 0.21; of width 100 all train.",
+    "0.99, the other three with errors of 0.12 to 0.21; with width 100 all train.",
 }
-"""Why ours under `paper` are others than those of Table 2, by label and moment."""
+"""Why our values under `paper` differ from Table 2, by label and moment."""
 BY_SAMPLES = ("SVGD", "GFSF", "KSD", "Deep ensemble", "HMC", "MF-VI")
 """The rows whose figures the paper takes from samples; the others' come from a generator's parameters."""
 
@@ -178,20 +178,21 @@ class BayesianLinearRegression:
     title = "Bayesian linear regression"
     source = "Table 2"
     summary = (
-        f"{DATA} data in {DIMENSIONS} dimensions with unit noise and a flat prior, so that the posterior is a known "
-        f"Gaussian; mini-batches of {BATCH}, {PARTICLES} particles, each seed with data of its own. Errors are "
-        "relative (Euclidean and Frobenius), the reading under which a collapsed ensemble scores 1.0. The preset "
+        f"{DATA} data in {DIMENSIONS} dimensions with unit noise and a flat prior, so the posterior is a known "
+        f"Gaussian; mini-batches of {BATCH}, {PARTICLES} particles, a different data set for each seed. Errors are "
+        "relative (Euclidean and Frobenius), so a collapsed ensemble scores 1.0. The preset "
         f"paper keeps Adam at a constant {PAPER_LEARNING_RATE:g} for {STEPS['paper']:,} steps; best decays each "
-        f"method's default learning rate to zero over as many, demo over {STEPS['demo']:,}. Flows take "
-        f"{FLOW_STEPS:,} steps; HMC, NUTS and Pathfinder see all data and count their own. Every method has the flat "
-        "prior of the exact posterior, MF-VI too: the appendix gives it a mixture whose second part has no width."
+        f"method's default learning rate to zero over the same number, demo over {STEPS['demo']:,}. Flows take "
+        f"{FLOW_STEPS:,} steps; HMC, NUTS and Pathfinder use all data and their own numbers of steps. Every method has "
+        "the flat prior of the exact posterior, also MF-VI: the appendix gives it a mixture with a component of zero "
+        "width."
     )
     cases: Mapping[str, str] = MappingProxyType({"": "posterior of the coefficients"})
     metrics = (
         Metric(
             "mean_error",
             "μ error",
-            "relative error of the mean of the whole posterior found",
+            "relative error of the mean of the whole approximate posterior",
             better="lower",
         ),
         Metric("covariance_error", "Σ error", "relative error of its covariance", better="lower"),
@@ -209,8 +210,8 @@ class BayesianLinearRegression:
             floor="covariance_floor",
             better="lower",
         ),
-        Metric("mean_floor", "μ floor", f"what {PARTICLES} exact draws have on average"),
-        Metric("covariance_floor", "Σ floor", f"what {PARTICLES} exact draws have on average"),
+        Metric("mean_floor", "μ floor", f"average error of {PARTICLES} exact draws"),
+        Metric("covariance_floor", "Σ floor", f"average error of {PARTICLES} exact draws"),
         Metric(
             "residual",
             "residual",
@@ -221,16 +222,16 @@ class BayesianLinearRegression:
     )
     tables = (
         Table(
-            "Errors of the posterior found",
+            "Errors of the approximate posterior",
             ("mean_error", "covariance_error", "residual"),
-            "Against the exact posterior: read from the parameters where the generator is affine, N(b, WWᵀ); from "
+            "Against the exact posterior: from the parameters of an affine generator, N(b, WWᵀ); from "
             f"{MANY_DRAWS:,} new draws of a flow; from all draws of the chains.",
         ),
         Table(
             f"Errors of {PARTICLES} draws",
             ("mean_error_samples", "covariance_error_samples"),
-            f"Sample moments against the exact posterior. {PARTICLES} exact draws have an error too, so a method at "
-            "that floor is as good as this measure can tell; particles that repel each other can fall below it.",
+            f"Sample moments against the exact posterior. {PARTICLES} exact draws also have an error; a method at "
+            "that floor is as good as this measure can show. Particles that repel each other can fall below it.",
         ),
     )
     headline = ("covariance_error", "covariance_error_samples")
@@ -283,7 +284,7 @@ class BayesianLinearRegression:
 
 
 def _recipe(label: str, method: Method, preset: str) -> Recipe:
-    """As published, at a constant rate, or as recommended; what counts its own steps is left to do so."""
+    """As published, at a constant rate, or as recommended; methods that set their own number of steps keep it."""
     if preset == "paper":
         method = PAPER_METHODS.get(label, method)
     if isinstance(method, Selective):

@@ -36,12 +36,12 @@ WEIGHTS = 90_506
 """Of the network for ten classes."""
 NAMES = ("airplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SHORTER = (
-    "Ours takes a quarter of the published steps, 30,000 for 120,000, and at the published rate of 1e-5 none is done "
-    "by then: the training loss of the particles still falls by 0.02 nats an image in the last tenth."
+    "Ours takes a quarter of the published steps, 30,000 of 120,000, and at the published rate of 1e-5 none has "
+    "converged by then: the training loss of the particles still falls by 0.02 nats per image in the last tenth."
 )
 FITTED = (
-    "Ours have fitted the training images, to 0.04 nats each and less with the prior's term, after a quarter of the "
-    "published steps, and are too sure of others; when the authors measured, or what kept theirs from it, is not told."
+    "Ours have fitted the training images (0.04 nats each or less, including the prior's term) after a quarter of the "
+    "published steps and are overconfident on others; why the authors' did not, or when they measured, is not stated."
 )
 PAPER = PaperSetting(
     epochs=100,
@@ -62,7 +62,7 @@ BEST = BestSetting(
 MIRRORED: Mapping[str, Prior] = MappingProxyType(
     {GPVI_BEST: BEST.prior, ENSEMBLE: FanIn(gain=24.0, bias=24.0)}
 )
-"""What is trained on mirror images, too, and its prior."""
+"""Rows also trained on mirror images, and their priors."""
 SMOKE = BestSetting(dim=WEIGHTS, epochs=1, batch_size=10, members=2, generators=2, latent=4)
 
 
@@ -102,21 +102,21 @@ class CIFAR10(OpenCategory):
     source = "Table 4"
     summary = (
         "Three convolutions and two dense layers (90,506 weights, ten outputs) on photographs, each channel "
-        "standardised by the training images. Classes 0–5 are known and 6–9 not; a second "
-        "fit to all classes gives the clean accuracy, and under best GPVI, the deep ensemble and one network also "
-        "meet the five splits of Neal et al. (2018). The preset paper keeps the authors' entropy weights, a "
+        "standardised by the training images. Classes 0–5 are known and 6–9 unknown; a second "
+        "fit to all classes gives the clean accuracy, and under best GPVI, the deep ensemble and one network are also "
+        "run on the five splits of Neal et al. (2018). The preset paper keeps the authors' entropy weights, a "
         "temperature N · 10 · w with w = 1e-4 for generators (T = 30 on six classes) and 1 for particles, over a "
-        "nearly flat prior N(0, 10²); the term λz, which their code leaves out, is a fixed λ = 0.01, and batches "
+        "nearly flat prior N(0, 10²); the term λz, which their code omits, has a fixed λ = 0.01, and batches "
         "have 100 images (the appendix prints 50). It trains for 100 epochs, half of the published 200. Under best "
-        "every method meets the posterior itself, T = 1, under one budget of ten networks a step for 40 epochs, and "
-        "generators predict by 100 new networks. Priors are N(0, g²/fan-in), by the likelihood of the last tenth of "
-        "the training set after 40 epochs: g = 6 for generators (of 3, 6, 12, 24; colder posteriors, T = 0.3 and 0.1, "
-        "are less likely) and 12 for the ensemble (of 1.4, 3, 6, 12; 6 does as well). Two rows more have mirror images "
-        "as training images, too, and so twice the steps in 40 epochs; held-out images after 25 of them chose g = 6 "
+        "every method targets the posterior itself, T = 1, with the same budget of ten networks per step for 40 "
+        "epochs, and generators predict with 100 new networks. Priors are N(0, g²/fan-in), chosen by the likelihood of "
+        "the last tenth of the training set after 40 epochs: g = 6 for generators (of 3, 6, 12, 24; colder posteriors, "
+        "T = 0.3 and 0.1, are less likely) and 12 for the ensemble (of 1.4, 3, 6, 12; 6 does as well). Two more rows "
+        "also train on mirror images, with twice the steps in 40 epochs; held-out images after 25 of them chose g = 6 "
         "again for generators (of 3, 6, 12; T = 0.5 does as well, T = 2 does not) and 24 for the ensemble (of 6, 12, "
-        "24, all within 0.005 nats). These rows stand there a second time, sharpened: trained without the last tenth "
-        "of the training images, whose labels then say by what power of the mean prediction NLL and ECE are measured. "
-        "Where a copy says which of its test images are exact, only those count."
+        "24, all within 0.005 nats). These rows are repeated sharpened: trained without the last tenth of the training "
+        "images, whose labels then choose the power of the mean prediction for which NLL and ECE are measured. "
+        "If a copy marks which of its test images are exact, only those count."
     )
     cases = MappingProxyType(
         TITLES
@@ -155,7 +155,7 @@ class CIFAR10(OpenCategory):
         return CIFAR10(root)
 
     def own_recipes(self, setting: BestSetting) -> dict[str, NetworkRecipe]:
-        """Those of every image set; beside them GPVI and the ensemble with mirror images, and these sharpened."""
+        """Those of every image set, and GPVI and the ensemble with mirror images, plain and sharpened."""
         found = best_recipes(setting)
         mirrored = {
             f"{label}, mirror images": dataclasses.replace(found[label], mirrored=True, prior=prior)

@@ -77,7 +77,7 @@ class Classification:
         Metric(
             "tv_floor",
             "TV floor",
-            "what as many networks of one half of the reference's chains have to the other half",
+            "distance of the same number of networks from one half of the reference's chains to the other half",
         ),
         Metric(
             "sd_correlation",
@@ -100,16 +100,16 @@ class Classification:
     )
     tables = (
         Table(
-            "Predictions beside those of long chains",
+            "Predictions compared with long chains",
             ("tv", "sd_correlation", "sd", "nll", "accuracy", "seconds"),
             f"Over a grid of {SIDE} × {SIDE} points of [−10, 10]², most of it far from any datum. Generators predict "
             f"with {toys.FRESH:,} new networks, particle methods with their {toys.PARTICLES}.",
         ),
         Table(
-            "The bound, where a method has a density",
+            "The bound, for methods with a density",
             ("elbo", "k_hat", "fold"),
-            "All of these cover one of very many symmetric modes, which is why no k̂ is small; ELBOs compare on one "
-            "data set. It is left out where the temperature is not 1: it bounds another evidence.",
+            "All of these cover one of very many symmetric modes, which is why no k̂ is small; ELBOs are comparable on "
+            "one data set. It is omitted if the temperature is not 1: it would bound another evidence.",
         ),
     )
     headline = ("tv", "nll")
@@ -124,11 +124,11 @@ class Classification:
         self.size = toys.size((2, *HIDDEN, classes))
         self.summary = (
             f"{TRAINING} data of {classes} Gaussian classes of variance {VARIANCE}, the same for every seed, and "
-            f"a network 2-10-10-{classes} with ReLU, {self.size} weights. The paper shows pictures of the "
-            "predictive sd only, which no number can be read from; here predictions stand beside a long run of "
-            "Hamiltonian Monte Carlo in 128 chains. best, demo and that reference have the posterior itself, "
+            f"a 2-10-10-{classes} network with ReLU, {self.size} weights. The paper only shows pictures of the "
+            "predictive sd, from which no number can be read; here predictions are compared with a long run of "
+            "Hamiltonian Monte Carlo in 128 chains. best, demo and that reference use the posterior itself, "
             "temperature 1 and an N(0, 1) prior. paper is the published recipe: λ = 1, Adam at a constant "
-            f"{toys.PAPER_LEARNING_RATE:g}, but for {STEPS['paper']:,} steps in place of {PUBLISHED_STEPS:,}, which "
+            f"{toys.PAPER_LEARNING_RATE:g}, except for {STEPS['paper']:,} steps instead of {PUBLISHED_STEPS:,}, which "
             "would take an exact Jacobian six hours on a CPU core; the authors' temperature of "
             f"{PAPER_TEMPERATURE:g} (their losses are means over data and particles) for all but MF-VI, which "
             "has its published scale mixture as prior, and HMC; its rows are compared with the posterior at "
@@ -140,7 +140,7 @@ class Classification:
         return Classification(self.classes, directory)
 
     def recipes(self, preset: str) -> dict[str, NetworkRecipe]:
-        """`paper` has the published ones; `smoke` those of best with hardly a step."""
+        """The published ones for `paper`; those of `best` for the others, with only a few steps for `smoke`."""
         if preset != "paper":
             variants = toys.variants(self.size) if self.classes == 4 else {}
             recipes = {

@@ -49,7 +49,7 @@ def collapsed_variance(particles: int, dim: int) -> float:
 
 
 def recipe(label: str, preset: str, particles: int) -> Recipe:
-    """How a method is trained with so many particles; GPVI's gradient has no noise at the optimum: it settles soon."""
+    """The recipe for n particles; GPVI's gradient has no noise at the optimum, so it converges soon."""
     steps = STEPS[preset]
     if label == "SVGD":
         return Recipe(SVGD(particles=particles), steps, start=None)
@@ -69,9 +69,9 @@ class VarianceCollapse:
     title = "Variance collapse of SVGD with dimension"
     source = "beyond the paper"
     summary = (
-        "The marginal variance found on N(1, I/4), averaged over the coordinates and divided by the true one: 1 is "
-        "right. Particle methods keep n particles; GPVI takes n draws in each step and is measured by new ones. "
-        "Training starts from N(0, I), a ratio of 4. The theory is the fixed point of SVGD with the median rule where "
+        "The estimated marginal variance on N(1, I/4), averaged over the coordinates and divided by the true one: 1 is "
+        "correct. Particle methods keep n particles; GPVI takes n draws per step and is measured on new ones. "
+        "Training starts from N(0, I), a ratio of 4. The theory is the fixed point of SVGD with the median rule when "
         "all distances are equal, n log n / ((n − 1) d)."
     )
     cases: Mapping[str, str] = MappingProxyType({f"n{n}": f"n = {n:,}" for n in PARTICLES})
@@ -103,7 +103,7 @@ class VarianceCollapse:
         Table(
             "The theory's",
             tuple(f"theory_d{d}" for d in DIMENSIONS),
-            "n log n / ((n − 1) d), where below 1; for the RBF kernel with the median rule.",
+            "n log n / ((n − 1) d), if below 1; for the RBF kernel with the median rule.",
         ),
     )
     headline = (f"variance_d{DIMENSIONS[-1]}",)

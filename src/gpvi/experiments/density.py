@@ -1,8 +1,8 @@
 r"""Density estimation of Gaussians with a linear generator (the paper's Table 1 and its "Exact-Jac" table).
 
 The target is N(0, AAᵀ) for a random A: its entries are N(0, 1) by the paper's text, and U(0, 1) in its authors' code. A
-small singular value of A makes the target a thin sheet, so the relative error of the covariance, which its widest
-directions rule, stands beside KL(N(b, WWᵀ) ‖ N(0, AAᵀ)), which every direction does.
+small singular value of A makes the target a thin sheet, so the relative error of the covariance, dominated by the
+widest directions, is shown with KL(N(b, WWᵀ) ‖ N(0, AAᵀ)), which counts every direction.
 """
 
 import dataclasses
@@ -48,13 +48,13 @@ PUBLISHED: dict[str, dict[int, Published]] = {
 }
 """Table 1 and the table of App. D: the error of the covariance by dimension."""
 UNPRINTED = (
-    "The paper prints neither length nor learning rate of this task; ours are those of its Table 2."
+    "The paper gives neither length nor learning rate for this task; ours are those of its Table 2."
 )
 REASONS = dict.fromkeys(PUBLISHED, UNPRINTED) | {
     "GPVI (functional, exact Jacobian)": "The authors' inverse took the Jacobian at the wrong noise and was then "
-    "overwritten by the helper's output, so that the published figure is not one of an exact Jacobian."
+    "overwritten by the helper's output, so the published figure is not for an exact Jacobian."
 }
-"""Why ours under `paper` are others."""
+"""Why our values under `paper` differ."""
 
 
 class CentredGaussian(eqx.Module):
@@ -90,15 +90,15 @@ class DensityEstimation:
     title = "Density estimation of Gaussians"
     source = "Table 1 and the “Exact-Jac” table of Appendix D"
     summary = (
-        "A linear generator x = Wz + b learns N(0, AAᵀ) in two and in five dimensions, so that its covariance is WWᵀ. "
+        "A linear generator x = Wz + b, whose covariance is WWᵀ, learns N(0, AAᵀ) in two and in five dimensions. "
         "The text draws the entries of A from N(0, 1); the authors' code draws them from U(0, 1) and takes the largest "
-        "absolute error, so the paper's figures stand there. Both are run, each seed with an A of its own, "
-        f"{PARTICLES} particles, W from the identity. The paper prints no length for this task: paper takes that of "
+        "absolute error, so the paper's figures are listed there. Both are run, with a different A for each seed, "
+        f"{PARTICLES} particles, W from the identity. The paper gives no length for this task: paper uses that of "
         f"its Table 2, {STEPS['paper']:,} steps of Adam at {PAPER_LEARNING_RATE:g}; best decays each method's default "
-        "learning rate to zero over as many, and has a row for gpvi.fit with nothing chosen, a spline flow that "
-        "begins at a Gaussian found before (its moments are those of many draws). The authors' “exact” inverse took "
-        "the Jacobian at the wrong noise and was then overwritten by the helper's output, so its figure is not one of "
-        "an exact Jacobian; ours is."
+        "learning rate to zero over the same number, and has a row for gpvi.fit with default settings, a spline flow "
+        "that starts at a Gaussian found before training (its moments are from many draws). The authors' “exact” "
+        "inverse took the Jacobian at the wrong noise and was then overwritten by the helper's output, so its figure "
+        "is not for an exact Jacobian; ours is."
     )
     cases: Mapping[str, str] = MappingProxyType(
         {
@@ -140,8 +140,8 @@ class DensityEstimation:
         Table(
             "Errors of the mean, divergence, and the helper's residual",
             ("mean_error", "kl", "residual", "condition"),
-            "KL counts every direction alike, thin ones too, which the errors of the covariance hardly see. Where Σ is "
-            "badly conditioned, the noise of a gradient along thin directions drowns what it says of wide ones; that "
+            "KL weights all directions equally, also thin ones, which hardly affect the errors of the covariance. If Σ "
+            "is badly conditioned, gradient noise along thin directions drowns the signal along wide ones; the noise "
             "of the l2 gradient vanishes as q nears p.",
         ),
     )

@@ -33,8 +33,8 @@ BEST = BestSetting(
     prior=FanIn(30.0, 30.0),
     point_prior=FanIn(30.0, 30.0),
 )
-"""Priors from 1.4 to 30 times a weight's usual scale were tried on the held-out part: the widest predicts best, for
-networks that are averaged as for those that climb."""
+"""Of priors from 1.4 to 30 times a weight's usual scale the widest predicts best on the held-out part, both for
+averaged networks and for those that only maximise log p."""
 SMOKE = dataclasses.replace(BEST, members=2, generators=2, latent=4)
 
 
@@ -52,15 +52,15 @@ class Digits(OpenCategory):
 
     name = "digits"
     title = "Open category on small digits"
-    source = "§4.5 in small, beyond the experiments"
+    source = "a small version of §4.5, beyond the experiments"
     summary = (
         f"Dense layers of 64 and 64 units ({WEIGHTS:,} weights, ten outputs) on scikit-learn's 1,797 digits of 8 × 8 "
         f"pixels: the first {TRAIN:,} are trained on, the others, of other writers, are the test set. The splits and "
-        "scores are those of the larger image sets. Every method meets the posterior itself, T = 1, with the wide "
-        f"prior N(0, 30²/fan-in), under one budget of ten networks a step for {BEST.epochs} epochs, and generators "
-        f"predict by {BEST.draws} new networks. Hyper-parameters were chosen on the last fifth of the training set. "
-        "Rows called sharpened are trained without its last tenth, whose labels then say by what power of the mean "
-        "prediction NLL and ECE are measured."
+        "scores are those of the larger image sets. Every method targets the posterior itself, T = 1, with the wide "
+        f"prior N(0, 30²/fan-in), with a budget of ten networks per step for {BEST.epochs} epochs, and generators "
+        f"predict with {BEST.draws} new networks. Hyper-parameters were chosen on the last fifth of the training set. "
+        "Rows called sharpened are trained without its last tenth, whose labels then choose the power of the mean "
+        "prediction for which NLL and ECE are measured."
     )
     figures: Mapping[str, tuple[float, Published | None, Published | None]] = MappingProxyType({})
     recommended = BEST

@@ -2,8 +2,8 @@ r"""Why a spline head is not trained by the functional gradient alone.
 
 Thm 3.1 is the KL gradient δ = s_p − s_q smoothed by a kernel K. Pulled back through a generator with tangent kernel Θ,
 dKL/dt = −⟨δ, ΘKδ⟩, and a product of two positive operators need not be positive: the paper says so at the end of
-Sec. 3.5. On a flexible generator it matters. This experiment follows the KL on the sinusoid, under the functional
-gradient and under what might cure it.
+Sec. 3.5. On a flexible generator it matters. This experiment follows the KL on the sinusoid, with the functional
+gradient and with possible remedies.
 """
 
 import dataclasses
@@ -68,13 +68,15 @@ class FunctionalDrift:
     source = "beyond the paper"
     summary = (
         "The sinusoid potential, six spline couplings, two batches of 100 draws, Adam from 1e-3, 5,000 steps. The "
-        "functional gradient of Thm 3.1 brings the KL down, then drifts: J loses its conditioning and the KL rises. "
-        "A decaying rate or a narrower kernel delays it; steps of the pathwise gradient in between hold it back, and "
+        "functional gradient of Thm 3.1 lowers the KL, then drifts: J becomes ill-conditioned and the KL rises. "
+        "A decaying rate or a narrower kernel delays this; interleaved pathwise steps prevent it, and "
         "the pathwise gradient alone is better still."
     )
     cases: Mapping[str, str] = MappingProxyType({"": "Sinusoid"})
     metrics = (
-        Metric("kl_min", "least KL", "the least KL(q‖p) seen on the way, in nats", better="lower"),
+        Metric(
+            "kl_min", "lowest KL", "the lowest KL(q‖p) during training, in nats", better="lower"
+        ),
         Metric("kl_end", "final KL", "KL(q‖p) at the end, in nats", better="lower"),
         Metric(
             "condition_end",
@@ -85,23 +87,23 @@ class FunctionalDrift:
         Metric(
             "seconds",
             "seconds",
-            "training time of one seed, compiling included",
+            "training time of one seed, including compilation",
             "seconds",
             better="lower",
         ),
     )
     tables = (
         Table(
-            "KL on the way and at the end",
+            "KL during training and at the end",
             ("kl_min", "kl_end", "condition_end"),
-            "A final KL above the least one is a run that drifted.",
+            "A run whose final KL is above its lowest has drifted.",
         ),
     )
     headline = ("kl_end",)
     published: Mapping[str, Mapping[str, Published]] = MappingProxyType({})
 
     def recipes(self, preset: str) -> dict[str, Recipe]:
-        """One recipe to a cure; the paper has none."""
+        """One recipe per remedy; the paper has none."""
         if preset == "paper":
             return {}
         return {

@@ -65,7 +65,7 @@ class FlowRecipe(Recipe):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """All that was chosen."""
+        """Everything that was chosen."""
         return super().to_json() | {"weight_decay": self.weight_decay}
 
 
@@ -115,7 +115,7 @@ POTENTIALS: dict[str, Callable[[Float[Array, " 2"]], Scalar]] = {
 
 
 class Reference(NamedTuple):
-    """What quadrature knows of a potential."""
+    """Quantities of a potential computed by quadrature."""
 
     log_normaliser: float
     cells: Float[np.ndarray, "c c"]
@@ -152,7 +152,7 @@ def total_variation(draws: np.ndarray, case: str) -> float:
 
 @functools.cache
 def total_variation_floor(case: str, draws: int) -> float:
-    """The mean distance that so many exact draws have by chance."""
+    """The mean distance of that many exact draws."""
     cells = reference(case).cells.ravel()
     counts = np.random.default_rng(0).multinomial(draws, cells / cells.sum(), FLOOR_REPLICATES)
     return float(0.5 * np.abs(counts / draws - cells).sum(1).mean())
@@ -166,13 +166,13 @@ class EnergyPotentials:
     source = "Appendix D, energy potentials"
     summary = (
         "Two-dimensional densities of Rezende & Mohamed (2015). Three of them are flat along z₁ and have no finite "
-        "integral; a soft wall beyond |z₁| = 4 makes them proper. The paper shows pictures only; here KL comes from a "
-        "quadrature of log Z, and the histogram distance stands beside what as many exact draws have by chance. "
-        "A generator that folds over-counts its entropy: its KL and ESS are then invalid, however good they look. "
-        "The planar flow has 32 layers, as published, and a trained diagonal map in the place of the deviation of its "
+        "integral; a soft wall beyond |z₁| = 4 makes them proper. The paper shows only pictures; here KL comes from a "
+        "quadrature of log Z, and the histogram distance is given with that of the same number of exact draws. "
+        "A generator that folds overestimates its entropy: its KL and ESS are then invalid, however good they look. "
+        "The planar flow has 32 layers, as published, and a trained diagonal map instead of the deviation of its "
         "base, which the appendix chooses from 1, 2 and 6. "
-        "The preset best is gpvi.fit with nothing chosen but the method; for GPVI in two dimensions that is a spline "
-        "flow under the pathwise gradient, not the paper's method, which is the preset paper."
+        "The preset best is gpvi.fit with only the method chosen; for GPVI in two dimensions that is a spline "
+        "flow with the pathwise gradient, not the paper's method, which is the preset paper."
     )
     cases: Mapping[str, str] = MappingProxyType(
         {
@@ -201,11 +201,11 @@ class EnergyPotentials:
             floor="tv_floor",
             better="lower",
         ),
-        Metric("tv_floor", "TV floor", "the mean distance that as many exact draws have"),
+        Metric("tv_floor", "TV floor", "the mean distance of the same number of exact draws"),
         Metric(
             "seconds",
             "seconds",
-            "training time, compiling included; under paper of all runs together",
+            "training time, including compilation; under paper for all runs together",
             "seconds",
             better="lower",
         ),
@@ -214,8 +214,8 @@ class EnergyPotentials:
         Table(
             "Distance to the target",
             ("kl", "ess", "fold", "tv", "seconds"),
-            "KL and TV (the total variation distance of histograms) are 0 at best and, for TV, at the floor that "
-            "as many exact draws have; ESS is 100 % where q = p, and nothing should fold.",
+            "KL is at best 0 and TV (the total variation distance of histograms) at best at the floor, the value "
+            "for the same number of exact draws; ESS is 100 % if q = p, and nothing should fold.",
         ),
     )
     headline = ("tv",)
@@ -278,9 +278,7 @@ class EnergyPotentials:
         if any(
             value > 0 for row, values in found.rows.items() if "fold" in row for value in values
         ):
-            found.note(
-                "the generator folds: KL and ESS are invalid where the folded share is above 0"
-            )
+            found.note("the generator folds: KL and ESS are invalid if the folded share is above 0")
         return found.record()
 
 

@@ -1,13 +1,13 @@
 r"""Open category (the paper's §4.5): train on some classes of images, and find the images of the others.
 
-A posterior over networks is fitted to the known classes. Of each test image it gives the mean prediction p̄ and scores
-of how doubtful it is: the variance of the networks' predictions, Σ_c Var_w[p_w(c)] (the paper's), the entropy of p̄, the
-mutual information between class and network, and 1 − max p̄. AUROC is the chance that an image of an unknown class has
-a higher score than one of a known class. Accuracy, NLL and calibration are those of the known classes.
+A posterior over networks is fitted to the known classes. For each test image it gives the mean prediction p̄ and scores
+of its uncertainty: the variance of the networks' predictions, Σ_c Var_w[p_w(c)] (the paper's), the entropy of p̄, the
+mutual information between class and network, and 1 − max p̄. AUROC is the probability that an image of an unknown class
+scores higher than one of a known class. Accuracy, NLL and calibration are those of the known classes.
 
 A posterior may be a mixture of several generators, each started at its own draw of the network's initialisation and
-trained on its own bound. KL is convex, KL(1/M Σ_m q_m ‖ p) ≤ 1/M Σ_m KL(q_m ‖ p), so that the mean of their bounds
-is a bound for the mixture; where the parts do not overlap, as in thousands of dimensions, it is log M nats too low.
+trained on its own bound. KL is convex, KL(1/M Σ_m q_m ‖ p) ≤ 1/M Σ_m KL(q_m ‖ p), so the mean of their bounds is a
+bound for the mixture; if the parts do not overlap, as in thousands of dimensions, it is log M nats too low.
 """
 
 import dataclasses
@@ -81,10 +81,10 @@ TITLES: dict[str, str] = {
     },
 }
 HELD_OUT = 0.1
-"""The last tenth of the training set is what hyper-parameters may be chosen by."""
+"""The last tenth of the training set, on which hyper-parameters may be chosen."""
 PARTICLES = 10
 DRAWS = 100
-"""Networks that predictions average over, where there are as many as one likes."""
+"""Networks that predictions average over, if a method can draw any number."""
 SCORES = ("variance", "entropy", "mutual_information", "confidence")
 HISTOGRAM = np.linspace(-8.0, 0.5, 35)
 """The edges of the bins of log₁₀ of a score."""
@@ -105,22 +105,22 @@ class NetworkRecipe(Recipe):
     posterior_temperature: float = 1.0
     """1 is the posterior itself."""
     mirrored: bool = False
-    """Whether the mirror images of the training images are training images, too."""
+    """Whether to train on mirror images of the training images as well."""
     sharpened: bool = False
-    """Whether the last tenth of the training images, kept back, says how sure the mean prediction should be."""
+    """Whether the last tenth of the training images is held out to sharpen the mean prediction."""
     generators: int = 1
     """How many are mixed."""
     draws: int | None = DRAWS
     """Networks for predictions, of all generators together; None for all that a particle method has."""
 
     def temperature(self, data: int) -> float:
-        """T for so many data."""
+        """T for this number of data."""
         if self.entropy_weight is None:
             return self.posterior_temperature
         return self.entropy_weight * PARTICLES * data
 
     def to_json(self) -> dict[str, Any]:
-        """All that was chosen; an option that came later is told where it is used; older records still match."""
+        """Everything that was chosen; newer options are listed only if used, so that older records still match."""
         later = {
             "mirrored": (self.mirrored, False),
             "sharpened": (self.sharpened, False),
@@ -175,7 +175,7 @@ def held_back(images: Images, share: float) -> tuple[Images, Images]:
 
 
 def with_mirror_images(problem: Task) -> Task:
-    """Twice as many training images: left and right of a photograph are a matter of where one stood."""
+    """Twice as many training images: a mirrored photograph is as plausible as the original."""
     inputs, labels = problem.inputs, problem.labels
     return problem._replace(
         inputs=np.concatenate([inputs, inputs[:, :, ::-1]]), labels=np.concatenate([labels, labels])
@@ -272,7 +272,7 @@ def mixed(parts: Sequence[Prediction]) -> Prediction:
 
 
 def scores(found: Prediction) -> dict[str, Float[Array, " b"]]:
-    """How doubtful each image is, in four ways; `SCORES` names them."""
+    """The uncertainty of each image by four scores, named in `SCORES`."""
     assert found.entropy is not None and found.mutual_information is not None
     return {
         "variance": found.epistemic.sum(1),
@@ -298,7 +298,7 @@ def measured(
     key: PRNGKeyArray,
     exponent: float = 1.0,
 ) -> Outcome:
-    """Accuracy, NLL and calibration on the known classes; AUROC where there are unknown ones."""
+    """Accuracy, NLL and calibration on the known classes; AUROC if there are unknown ones."""
     inside = len(problem.inliers)
     inputs = np.concatenate([problem.inliers, problem.outliers])
     found = predicted(parts, network, inputs, draws, key=key)
@@ -336,7 +336,7 @@ def suited(
     *,
     key: PRNGKeyArray,
 ) -> float:
-    """The exponent of the mean prediction that the kept images of the known classes ask for."""
+    """The exponent of the mean prediction that fits the held-out images of the known classes."""
     found = predicted(parts, network, kept.inliers, draws, key=key)
     return sharpness(found.mean, kept.inlier_labels)
 
@@ -373,7 +373,7 @@ class OpenCategory(ABC):
         Metric(
             "auroc_variance",
             "AUROC, variance",
-            "unknown classes found by the networks' variance",
+            "detection of unknown classes by the networks' variance",
             better="higher",
         ),
         Metric(
@@ -400,8 +400,8 @@ class OpenCategory(ABC):
             "calibration error, 15 bins of equal width",
             better="lower",
         ),
-        Metric("nll", "NLL", "−log of the probability of the right class", better="lower"),
-        Metric("sharpness", "exponent s", "of the mean prediction, by training images kept back"),
+        Metric("nll", "NLL", "−log of the probability of the correct class", better="lower"),
+        Metric("sharpness", "exponent s", "of the mean prediction, from held-out training images"),
         SECONDS,
     )
     tables = (
@@ -413,8 +413,8 @@ class OpenCategory(ABC):
         Table(
             "Unknown classes",
             ("auroc_variance", "auroc_entropy", "auroc_mutual_information", "auroc_confidence"),
-            "The chance that an image of an unknown class has a higher score than one of a known class. One network "
-            "has no variance to go by.",
+            "The probability that an image of an unknown class scores higher than one of a known class. One network "
+            "has no variance to use.",
         ),
     )
     headline = ("auroc_variance", "ece", "nll")
@@ -425,7 +425,7 @@ class OpenCategory(ABC):
 
     @abstractmethod
     def network(self, images: Images) -> Network:
-        """The classifier, with ten outputs whatever classes are known."""
+        """The classifier, always with ten outputs."""
 
     def recipes(self, preset: str) -> dict[str, NetworkRecipe]:
         """As published, as recommended and some of these sharpened, or a few steps."""
@@ -553,7 +553,7 @@ def paper_recipes(setting: PaperSetting) -> dict[str, NetworkRecipe]:
 
 
 BEHIND = 5
-"""How much slower than others a generator is that follows a critic: a critic that lags sends it away."""
+"""Factor by which a generator that follows a critic learns slower: with a lagging critic it diverges."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -574,7 +574,8 @@ class BestSetting:
     gain: float = 0.05
     prior: Prior = FanIn(gain=2**0.5)
     point_prior: Prior = FanIn(gain=2**0.5)
-    """Of what climbs log p alone, chosen apart: the mode of a prior that suits averaging is too smooth."""
+    """Prior of methods that only maximise log p, chosen separately: the mode under a prior that suits averaging is
+    too smooth."""
     draws: int = DRAWS
 
 
@@ -642,7 +643,7 @@ def best_recipes(setting: BestSetting) -> dict[str, NetworkRecipe]:
 def sharpened_recipes(
     recipes: Mapping[str, NetworkRecipe], labels: Iterable[str]
 ) -> dict[str, NetworkRecipe]:
-    """These rows once more, with a tenth of their training images kept back for sharpening."""
+    """These rows again, with a tenth of their training images held out for sharpening."""
     return {
         f"{label}, sharpened": dataclasses.replace(recipes[label], sharpened=True)
         for label in labels

@@ -1,7 +1,7 @@
 r"""What a step of GPVI costs beside a step of amortised SVGD with the same generator (the paper's Sec. 4.5).
 
-Both programs are those that `gpvi.fit` runs, compiled and warmed up, and take turns in one process, so that whatever
-else the machine does falls on both; a ratio is the median over the turns. Time does not depend on what the data say:
+Both programs are those that `gpvi.fit` runs, compiled and warmed up, and take turns in one process, so that other load
+on the machine affects both; a ratio is the median over the turns. Time does not depend on the values of the data:
 images are noise.
 """
 
@@ -39,7 +39,7 @@ ACCELERATED = 20
 """How many times as many steps a turn has on an accelerator."""
 DATA = 500
 START_SCALE = 0.05
-OTHER_PROGRAMS = "The published ratio is of other programs on another machine; here both steps are compiled whole."
+OTHER_PROGRAMS = "The published ratio is for other programs on another machine; here both steps are fully compiled."
 
 
 class Size(NamedTuple):
@@ -175,7 +175,7 @@ class Timed(Recipe):
     row: Row = Row("pathwise")
 
     def to_json(self) -> dict[str, Any]:
-        """All that was chosen, at every size."""
+        """Everything that was chosen, at every size."""
         sizes = {
             name: {
                 "method": specs.to_json(self.row.method(SIZES[name])),
@@ -226,11 +226,11 @@ class StepOverhead:
     source = "Section 4.5, time"
     summary = (
         "A step of GPVI beside a step of amortised SVGD with the same generator, particles, batches of noise and data, "
-        "in turns in one process, compiling apart. The paper names 1.28 on MNIST and 1.78 on CIFAR-10, for the helper "
-        "network with a kernel on all of the noise (preset paper). Its authors' code on two cores: 7 at d = 3, over "
-        "100 at d = 184. Ours (preset best) has the kernel on the head of the noise and needs no helper: the inverse "
-        "is a k × k block, or diagonal for an affine head. The generators' networks are the appendix' ones, k = 256 on "
-        "both image sets; images are noise."
+        "in turns in one process, without compilation. The paper reports 1.28 on MNIST and 1.78 on CIFAR-10, for the "
+        "helper network with a kernel on all of the noise (preset paper). Its authors' code on two cores: 7 at d = 3, "
+        "over 100 at d = 184. Ours (preset best) has the kernel on the head of the noise and needs no helper: the "
+        "inverse is a k × k block, or diagonal for an affine head. The generators' networks are those of the appendix, "
+        "k = 256 on both image sets; images are noise."
     )
     cases: Mapping[str, str] = MappingProxyType({name: size.title for name, size in SIZES.items()})
     metrics = (
@@ -247,7 +247,7 @@ class StepOverhead:
         Metric(
             "compile_seconds",
             "compiling",
-            "until the first step is done",
+            "time until the first step is done",
             "seconds",
             better="lower",
         ),
@@ -256,7 +256,7 @@ class StepOverhead:
         Table(
             "Time of a step over that of amortised SVGD",
             ("ratio",),
-            "Medians over turns, ± over repetitions. Below 1 GPVI is faster: its kernel is on k coordinates, not on d.",
+            "Medians over turns, ± over repetitions. Below 1 GPVI is faster: its kernel is on k coordinates, not d.",
         ),
         Table(
             "Times",

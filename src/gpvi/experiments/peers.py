@@ -1,4 +1,4 @@
-"""What other libraries make of the same model, under settings that a careful user would choose."""
+"""Other libraries on the same model, with settings that a careful user would choose."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ Arguments = dict[str, Any]
 Sites = dict[str, Array]
 
 BATCH = 1_000
-"""Draws are made so many at a time."""
+"""Number of draws made at a time."""
 
 
 class Draws(NamedTuple):
@@ -41,7 +41,7 @@ class Fitted(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know."""
+        """Notes for the reader."""
         ...
 
     def sample(self, n: int, *, key: PRNGKeyArray) -> Sites:
@@ -58,7 +58,7 @@ class Peer(Protocol):
     """A method of another library."""
 
     def to_json(self) -> dict[str, Any]:
-        """All that was chosen."""
+        """Everything that was chosen."""
         ...
 
     def fit(self, model: Model, arguments: Arguments, *, key: PRNGKeyArray) -> Fitted:
@@ -80,11 +80,11 @@ class NumPyroGuide:
     particles: int = 10
 
     def to_json(self) -> dict[str, Any]:
-        """All that was chosen."""
+        """Everything that was chosen."""
         return {"library": "numpyro", "method": specs.to_json(self)}
 
     def fit(self, model: Model, arguments: Arguments, *, key: PRNGKeyArray) -> "GuideFit":
-        """Train the guide; an update that is not finite is left out."""
+        """Train the guide; non-finite updates are skipped."""
         require_numpyro()
         from numpyro.infer import SVI, Trace_ELBO, autoguide, init_to_median
 
@@ -154,7 +154,7 @@ class NumPyroNUTS:
     """Of each chain."""
 
     def to_json(self) -> dict[str, Any]:
-        """All that was chosen."""
+        """Everything that was chosen."""
         return {"library": "numpyro", "method": specs.to_json(self)}
 
     def fit(self, model: Model, arguments: Arguments, *, key: PRNGKeyArray) -> "ChainFit":
@@ -220,7 +220,7 @@ def require_numpyro() -> None:
         import numpyro  # noqa: F401
     except ImportError as error:
         raise NotAvailableError(
-            "NumPyro is not installed, and its methods are compared here: pip install 'gpvi[numpyro]'."
+            "NumPyro is not installed, but its methods are compared here: pip install 'gpvi[numpyro]'."
         ) from error
 
 

@@ -1,10 +1,10 @@
-"""How far to trust the defaults: 17 posteriors of posteriordb with reference draws.
+"""How reliable the defaults are: 17 posteriors of posteriordb with reference draws.
 
-A method passes where the mean of every parameter is within 0.05 reference standard deviations of the reference, every
-standard deviation within 5 %, and k̂ ≤ 0.7 where the density of the draws is known. The reference has 10,000 draws,
-so its means are themselves uncertain by 0.01 standard deviations; the floors say what as many exact draws would show.
-A standard deviation that the reference itself does not know to 2.5 % is not compared: such are those of K_m and V_m of
-the elimination, whose posterior has tails of index 2 and hence no variance at all.
+A method passes if the mean of every parameter is within 0.05 reference standard deviations of the reference, every
+standard deviation within 5 %, and k̂ ≤ 0.7 if the density of the draws is known. The reference has 10,000 draws, so its
+means are themselves uncertain by 0.01 standard deviations; the floors are the errors of the same number of exact draws.
+Standard deviations that the reference does not determine to 2.5 % are not compared, such as those of K_m and V_m of the
+elimination, whose posterior has tails of index 2 and hence no variance at all.
 """
 
 import dataclasses
@@ -72,7 +72,7 @@ FLOOR_REPLICATES = 40
 
 MEAN_TOLERANCE, SD_TOLERANCE, K_HAT_TOLERANCE = 0.05, 0.05, 0.7
 MISLEADING = 0.2
-"""A mean off by more standard deviations should never be called good."""
+"""A mean with a larger error, in standard deviations, should never be called good."""
 
 
 class PosteriorDB:
@@ -83,9 +83,9 @@ class PosteriorDB:
     source = "posteriordb, beyond the experiments"
     summary = (
         "Models and data of posteriordb (Magnusson et al.), each in the parametrisation given there, in float64. GPVI "
-        "is gpvi.fit(target) with nothing chosen; NUTS is NumPyro's with four chains of 1,000 + 1,000 draws; the "
-        "guides are NumPyro's, under one setting for all models. Errors are the largest over the parameters, in "
-        "standard deviations of the reference; a method passes where means are within 0.05, standard deviations "
+        "is gpvi.fit(target) with default settings; NUTS is NumPyro's with four chains of 1,000 + 1,000 draws; the "
+        "guides are NumPyro's, with one setting for all models. Errors are the largest over the parameters, in "
+        "standard deviations of the reference; a method passes if means are within 0.05, standard deviations "
         "within 5 %, and k̂ ≤ 0.7. Weighted figures use Pareto-smoothed importance weights."
     )
     cases: Mapping[str, str] = MappingProxyType(CASES)
@@ -100,7 +100,7 @@ class PosteriorDB:
         Metric(
             "passed_weighted",
             "passed, weighted",
-            "the same of the weighted draws",
+            "the same for the weighted draws",
             better="higher",
             style="yes or no",
         ),
@@ -113,7 +113,7 @@ class PosteriorDB:
         Metric(
             "ess",
             "ESS",
-            "effective share of the draws: by importance ratios; for chains the least by autocorrelation",
+            "effective share of the draws: by importance ratios; for chains the smallest by autocorrelation",
             "share",
             better="higher",
         ),
@@ -134,17 +134,17 @@ class PosteriorDB:
         Metric(
             "mean_error_weighted",
             "weighted mean error",
-            "the same of the weighted draws",
+            "the same for the weighted draws",
             better="lower",
         ),
         Metric(
             "sd_error_weighted",
             "weighted sd error",
-            "the same of the weighted draws",
+            "the same for the weighted draws",
             better="lower",
         ),
-        Metric("mean_floor", "mean floor", "the mean error that as many exact draws have"),
-        Metric("sd_floor", "sd floor", "the sd error that as many exact draws have"),
+        Metric("mean_floor", "mean floor", "the mean error of the same number of exact draws"),
+        Metric("sd_floor", "sd floor", "the sd error of the same number of exact draws"),
         Metric(
             "good",
             "said good",
@@ -155,14 +155,14 @@ class PosteriorDB:
         Metric(
             "misled",
             "misled",
-            "whether it is although a mean is off by more than 0.2 sd",
+            "whether it is good although a mean is off by more than 0.2 sd",
             better="lower",
             style="yes or no",
         ),
         Metric(
             "seconds",
             "seconds",
-            "from the model to the fit, compiling included",
+            "from the model to the fit, including compilation",
             "seconds",
             better="lower",
         ),
@@ -176,7 +176,7 @@ class PosteriorDB:
         Metric(
             "draw_seconds",
             "s / 1,000",
-            "1,000 further draws, after a first call for as many",
+            "1,000 further draws, after a first call for the same number",
             better="lower",
         ),
     )
@@ -281,7 +281,7 @@ class Problem:
 def measured(
     found: Measurements[Any], problem: Problem, n: int, *, key: PRNGKeyArray
 ) -> dict[str, float]:
-    """Fit once, and all that is measured of it."""
+    """Fit once, and measure everything."""
     fit_key, draw_key, floor_key, verdict_key = jax.random.split(key, 4)
     with jax.enable_x64(True):
         jax.clear_caches()
@@ -360,7 +360,7 @@ class PosteriorFit:
 
 
 def further_seconds(fitted: Fitted, *, key: PRNGKeyArray) -> float:
-    """The time of 1,000 draws after the first 1,000; NumPyro compiles its chains anew each time they go on."""
+    """The time of 1,000 draws after the first 1,000; NumPyro recompiles its chains each time they continue."""
     keys = jax.random.split(key)
     jax.block_until_ready(fitted.sample(FURTHER, key=keys[0]))
     began = time.perf_counter()
@@ -369,7 +369,7 @@ def further_seconds(fitted: Fitted, *, key: PRNGKeyArray) -> float:
 
 
 class Errors(NamedTuple):
-    """How far draws are from a reference, at worst over their columns."""
+    """Largest errors of draws against a reference, over their columns."""
 
     mean: float
     """|difference of means|, in standard deviations of the reference."""
@@ -385,7 +385,7 @@ class Errors(NamedTuple):
 
     @property
     def tolerable(self) -> bool:
-        """Whether all are; what is not a number is not."""
+        """Whether all are; NaN counts as not."""
         return (
             self.mean <= MEAN_TOLERANCE
             and self.narrowest >= 1 - SD_TOLERANCE
@@ -399,7 +399,7 @@ class Reference(NamedTuple):
     mean: Float[np.ndarray, " q"]
     sd: Float[np.ndarray, " q"]
     known: Bool[np.ndarray, " q"]
-    """Whether the draws tell the standard deviation well enough to compare it."""
+    """Whether the draws determine the standard deviation well enough to compare it."""
 
     @classmethod
     def of(cls, draws: Float[np.ndarray, "m q"]) -> "Reference":
@@ -429,7 +429,7 @@ def compared(
     k_hat: float,
     suffix: str = "",
 ) -> dict[str, float]:
-    """The errors, and whether they and k̂ are tolerable."""
+    """The errors, and whether they and k̂ are within tolerance."""
     found = errors(x, reference, weights)
     passed = found.tolerable and k_hat <= K_HAT_TOLERANCE
     values = {"mean_error": found.mean, "sd_error": found.sd, "passed": float(passed)}

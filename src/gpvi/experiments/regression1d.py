@@ -69,12 +69,12 @@ def known(preset: str, directory: Path | None) -> Reference:
 
 
 def in_gap(x: np.ndarray) -> np.ndarray:
-    """Where four data are all there is."""
+    """The gap, with only four data."""
     return np.abs(x) < GAP
 
 
 def in_range(x: np.ndarray) -> np.ndarray:
-    """Where the other 76 lie."""
+    """The range of the other 76."""
     return (np.abs(x) >= GAP) & (np.abs(x) <= EDGE)
 
 
@@ -86,12 +86,12 @@ class GappedRegression:
     source = "Figure 1"
     summary = (
         f"{OUTER} data in [−6, −2] ∪ [2, 6] and {INNER} in [−2, 2] of y = −(1 + x) sin(1.2 x) with noise of variance "
-        f"{NOISE_VARIANCE}, which the likelihood knows, the same data for every seed. The text does not say which "
+        f"{NOISE_VARIANCE}, known to the likelihood, with the same data for every seed. The text does not say which "
         f"network is fitted: here {'-'.join(map(str, SIZES))} with {ACTIVATION}, weights N(0, 1) a priori, temperature "
-        "1 under every preset. The paper shows pictures only; here predictions stand beside long Hamiltonian Monte "
-        f"Carlo in many chains. paper has the published generator, λ = 1 and layers of 32 and 32, and Adam at a "
+        "1 under every preset. The paper shows only pictures; here predictions are compared with long Hamiltonian "
+        f"Monte Carlo in many chains. paper has the published generator, λ = 1 and layers of 32 and 32, and Adam at a "
         f"constant {toys.PAPER_LEARNING_RATE:g} for {STEPS['paper']:,} steps; with λ = 1 no weight is known better "
-        "than ±1, which no network that fits these data can bear. Bands are of the network's output, without noise."
+        "than ±1, too coarse for any network that fits these data. Bands are for the network's output, without noise."
     )
     cases: Mapping[str, str] = MappingProxyType({"": "posterior of the network"})
     metrics = (
@@ -105,7 +105,7 @@ class GappedRegression:
         Metric(
             "w1_floor",
             "W₁ floor",
-            "what as many networks of one half of the reference's chains have to the other half",
+            "distance of the same number of networks from one half of the reference's chains to the other half",
         ),
         Metric(
             "mean_error",
@@ -135,12 +135,12 @@ class GappedRegression:
     )
     tables = (
         Table(
-            "Predictions beside those of long chains",
+            "Predictions compared with long chains",
             ("w1", "mean_error", "sd_correlation", "sd_range", "sd_gap", "nll", "seconds"),
-            "Where a row of exact draws is shown, its W₁ is the floor, and its sd and NLL are those of the reference.",
+            "In a row of exact draws, W₁ is the floor, and sd and NLL are those of the reference.",
         ),
         Table(
-            "The bound, where a method has a density",
+            "The bound, for methods with a density",
             ("elbo", "k_hat", "fold"),
             "All of these cover one of very many symmetric modes, which is why no k̂ is small.",
         ),

@@ -1,7 +1,7 @@
 r"""Ways to J^{-T}∇k (the paper's Appendix C), each against LU in float64.
 
 Appendix C compares the helper network with one warm-started iteration of BiCGSTAB. Its authors' code solved systems
-with J, not Jᵀ, whose rows repeat, 98 % of them of rank 1; a warm start, too, belongs to the noise of the step before.
+with J, not Jᵀ, whose rows repeat, 98 % of them of rank 1; also, a warm start belongs to the noise of the previous step.
 Here every system J(z′)ᵀy = ∇_{z′}k(z′, z) is solved from y = 0, to a tolerance, and once more with a single iteration.
 """
 
@@ -39,9 +39,9 @@ from gpvi.records import Record, significant
 STEPS = {"paper": 50_000, "best": 50_000, "demo": 5_000, "smoke": 100}
 TOLERANCE = 1e-6
 ITERATIONS = 4 * DIMENSIONS
-"""The most that BiCGSTAB takes; without rounding d are enough."""
+"""Maximum iterations of BiCGSTAB; without rounding d are enough."""
 SOLVED = 1e-5
-"""The residual at which iterations are counted as done: what float32 leaves is a little above the tolerance."""
+"""The residual at which a solve counts as done: float32 ends slightly above the tolerance."""
 TIMINGS = 7
 SOLVERS: dict[str, Solver] = {
     "helper of width 10": Helper(width=10, learning_rate=1e-4),
@@ -125,8 +125,8 @@ class LinearSolvers:
         f"Bayesian linear regression ({DATA} data, {DIMENSIONS} dimensions, {PARTICLES} particles, mini-batches of "
         f"{BATCH}), trained by the functional gradient with each solver of Jᵀy = ∇k. The paper's figure has BiCGSTAB "
         "fail; its code solved systems with J instead of Jᵀ, nearly all of them of rank 1, with one iteration from the "
-        "solution of another step's noise. The paper prints curves only, so there are no figures of its "
-        "own here. Errors are measured along the training on "
+        "solution for another step's noise. The paper prints only curves, so there are no published figures "
+        "here. Errors are measured during training on "
         f"{PARTICLES} × {PARTICLES} fresh systems, against LU in float64."
     )
     cases: Mapping[str, str] = MappingProxyType({"": "posterior of the coefficients"})
@@ -143,14 +143,14 @@ class LinearSolvers:
         Metric(
             "mean_error",
             "μ error",
-            "relative error of the mean of the posterior found",
+            "relative error of the mean of the approximate posterior",
             better="lower",
         ),
         Metric("covariance_error", "Σ error", "relative error of its covariance", better="lower"),
         Metric(
             "iterations",
             "iterations",
-            f"those after which the residual is below {SOLVED:g}, where it ever is",
+            f"iterations until the residual is below {SOLVED:g}, if reached",
             better="lower",
         ),
         Metric(
@@ -162,7 +162,7 @@ class LinearSolvers:
         Metric(
             "step_milliseconds",
             "ms per step",
-            "training time by steps, compiling included",
+            "training time per step, including compilation",
             better="lower",
         ),
     )
@@ -170,15 +170,15 @@ class LinearSolvers:
         Table(
             "Errors of the product and of the posterior",
             ("product_error", "residual", "mean_error", "covariance_error"),
-            "At the end of the training. What float32 leaves of an exact solve is about 1e-7. Where W is near a turn, "
-            "BiCGSTAB stalls on a few of the systems (0.1 to 0.4 % were seen), which make up its error; training does "
-            "not notice.",
+            "At the end of training. An exact solve in float32 leaves about 1e-7. If W is near a rotation, BiCGSTAB "
+            "stalls on a few of the systems (0.1 to 0.4 % were observed), which make up its error; training is not "
+            "affected.",
         ),
         Table(
             "Cost",
             ("iterations", "milliseconds", "step_milliseconds"),
-            "Where J is constant, as for a linear generator, training solves once for all z′; the first column of "
-            "times is for a system to each pair, as any other generator needs.",
+            "If J is constant, as for a linear generator, training solves once for all z′; the first column of "
+            "times is for one system per pair, as any other generator needs.",
         ),
     )
     headline = ("covariance_error", "product_error")
@@ -208,7 +208,7 @@ class LinearSolvers:
     def run(
         self, label: str, preset: str, seeds: Sequence[int], progress: bool | Meter = True
     ) -> Record:
-        """Train with each seed, and look at the solver and at the posterior after each chunk of steps."""
+        """Train with each seed, and measure the solver and the posterior after each chunk of steps."""
         found = Measurements(self, label, preset, seeds)
         recipe, solver = found.recipe, SOLVERS[label]
         for seed in seeds:
@@ -262,7 +262,7 @@ class Watch:
         )
 
     def along(self, steps: int) -> dict[str, np.ndarray]:
-        """What was seen, one value to a step."""
+        """The recorded values, one per step."""
         each = chunk_length(steps)[0]
         return {
             name: np.repeat([seen[name] for seen in self.seen], each)[:steps]
@@ -280,7 +280,7 @@ class Watch:
         return np.array([significant(float(value), 3) for value in left])
 
     def cost(self) -> dict[str, float]:
-        """Iterations, where there are any, and time."""
+        """Iterations, if any, and time."""
         spent = solving_time(self.solver, self._state, self._generator, self.systems)
         if not (self.iterates and isinstance(self.solver, Iterative)):
             return {"milliseconds": spent}

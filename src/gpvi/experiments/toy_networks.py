@@ -1,14 +1,13 @@
-r"""Small networks whose posterior long Markov chains know: the reference, and how far predictions are from it.
+r"""Small networks with a reference posterior from long Markov chains, and the distance of predictions from it.
 
-The posterior of a network has a mode for each order of its hidden units, and more; which of them a method finds says
-nothing. So what is compared is what the networks predict, over a grid of inputs. With p̄ the mean over a posterior:
+The posterior of a network has a mode for each order of its hidden units, and more; which of them a method finds does
+not matter. So the predictions of the networks are compared, over a grid of inputs. With p̄ the mean over a posterior:
 
     classes      TV = mean over the grid of ½ Σ_c |p̄_q(c | x) − p̄_ref(c | x)|
     regression   W₁ = mean over the grid of ∫₀¹ |F_q^{-1}(u) − F_ref^{-1}(u)| du / sd_ref(x), of the network's output.
 
 The reference is a long run of Hamiltonian Monte Carlo in many chains that start at the network's own initialisation.
-The floor is what as many networks as a method predicts with score if they come from one half of the chains and are
-compared with the other half.
+The floor is the distance of the same number of networks from one half of the chains to the other half.
 """
 
 import dataclasses
@@ -62,7 +61,7 @@ from gpvi.target import Target
 PARTICLES = 100
 """Draws in each step, and members of an ensemble."""
 WIDE_DRAWS = 256
-"""Draws in each step of GPVI's exact gradients: on four classes 256 in place of 100 are worth 3 nats of ELBO."""
+"""Draws per step of GPVI's exact gradients: on four classes 256 instead of 100 gain 3 nats of ELBO."""
 GENERATORS = (5,)
 """How many a mixture has."""
 FRESH = 2_000
@@ -85,14 +84,14 @@ DENSITY_METRICS = (
     Metric(
         "k_hat",
         "k̂",
-        "Pareto shape of the importance weights: they are of use below 0.7",
+        "Pareto shape of the importance weights: usable below 0.7",
         void_if="fold",
         better="lower",
     ),
     FOLD,
     SECONDS,
 )
-"""What is measured of every network's posterior, whatever it predicts."""
+"""Metrics of every network's posterior."""
 _LONG = HMC(chains=128, leapfrogs=32, warmup=300, draws=60, thin=10, acceptance=0.8)
 REFERENCES = {
     "paper": _LONG,
@@ -115,7 +114,7 @@ class Problem:
     grid: Float[np.ndarray, "g f"]
 
     def target(self, prior: Prior | None = None, temperature: float = 1.0) -> Target:
-        """The posterior of the weights; N(0, 1) a priori where nothing else is given."""
+        """The posterior of the weights, with prior N(0, 1) by default."""
         return bnn.target(
             self.network,
             self.likelihood,
@@ -128,7 +127,7 @@ class Problem:
     def view(
         self, posterior: Posterior | Sequence[Posterior], seed: int, draws: int | None = None
     ) -> "View":
-        """What a posterior, or an even mixture of several, predicts: by `FRESH` new networks or all there are."""
+        """Predictions of a posterior, or an even mixture of several, from `FRESH` new networks or all held ones."""
         predictive = Predictive(posterior, self.network, self.likelihood)
         key, points = jax.random.key(seed), len(self.grid)
         inputs = np.concatenate([self.grid, self.test_inputs])
@@ -210,7 +209,7 @@ def reference(
 
 
 def halves(chains: Posterior, seed: int | None = None) -> tuple[Posterior, Posterior]:
-    """The first chains and the others; in a random order where a seed is given."""
+    """The first half of the chains and the others; in random order if a seed is given."""
     assert isinstance(chains.model, Chains)
     by_chain = np.asarray(chains.model.by_chain(chains.model.drawn))
     if seed is not None:
@@ -231,7 +230,7 @@ def halves(chains: Posterior, seed: int | None = None) -> tuple[Posterior, Poste
 
 
 def _name(problem: Problem, method: HMC) -> str:
-    """What the chains depend on and is not seen in their draws: the settings, the seed and the data."""
+    """A hash of what the chains depend on but their draws do not show: settings, seed and data."""
     told = (specs.to_json(method), REFERENCE_SEED, problem.network.names)
     found = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
     for array in (problem.inputs, problem.outputs):
@@ -240,7 +239,7 @@ def _name(problem: Problem, method: HMC) -> str:
 
 
 def _kept(problem: Problem, method: HMC, directory: Path | None) -> Posterior | None:
-    """Chains of the same name, if they are of the same posterior: log p at their last draws is what they say it was."""
+    """Stored chains of the same name, if log p at their last draws shows that the posterior is the same."""
     if directory is None or not (directory / _name(problem, method)).exists():
         return None
     target = problem.target()
@@ -277,7 +276,7 @@ def distance(view: View, known: View) -> float:
 
 
 def floor(problem: Problem, known: Reference, networks: int) -> float:
-    """The distance that so many networks of one half of the chains have from the other half."""
+    """The distance of that many networks from one half of the chains to the other half."""
     there = len(known.first.particles)
     count = min(networks, there)
     replicates = 1 if count == there else FLOOR_REPLICATES
@@ -302,7 +301,7 @@ class NetworkRecipe(Recipe):
     """Fits from different starts, which predict as their even mixture."""
 
     def to_json(self) -> dict[str, Any]:
-        """All that was chosen."""
+        """Everything that was chosen."""
         posterior = {"prior": specs.to_json(self.prior), "temperature": self.temperature}
         several = {"members": self.members} if self.members > 1 else {}
         return super().to_json() | posterior | several
@@ -353,7 +352,7 @@ def rows(
 
 
 def with_density(posteriors: tuple[Posterior, ...], seed: int) -> dict[str, float]:
-    """ELBO, k̂ and fold fraction where a method has a density; of a single posterior alone."""
+    """ELBO, k̂ and fold fraction if a method has a density; only for a single posterior."""
     posterior = posteriors[0]
     if len(posteriors) > 1 or not posterior.method.density:
         return {}
@@ -385,10 +384,10 @@ REFERENCE = "HMC (reference)"
 
 
 def methods(dim: int) -> dict[str, Method]:
-    """What is compared on a network of `dim` weights, as this library recommends it; one line to a row.
+    """What is compared on a network of `dim` weights, as this library recommends it; one line per row.
 
-    The critic of KSD, some steps behind the particles, spreads them far too widely on the regression; the row stays, as
-    it came out.
+    The critic of KSD lags some steps behind the particles and spreads them far too widely on the regression; the row is
+    kept as measured.
     """
     wide = bnn.generator(dim)
     functional = bnn.method(dim, gradient="functional")
@@ -471,14 +470,14 @@ def published_methods(
 
 
 def recommended(method: Method, steps: int, preset: str) -> NetworkRecipe:
-    """A method for the posterior itself, its learning rate decayed; chains and paths count their own steps."""
+    """A recipe on the posterior itself with decaying learning rate; chains and paths set their own steps."""
     if preset == "smoke":
         method = _short(method)
     return NetworkRecipe(method, None if isinstance(method, Selective) else steps)
 
 
 def _short(method: Method) -> Method:
-    """The same with fewer draws, where a smoke run would wait for them."""
+    """The same with fewer draws, to keep smoke runs short."""
     shorter = {
         NUTS: {"chains": 2, "warmup": 20, "draws": 10, "max_doublings": 4},
         HMC: {"chains": 2, "warmup": 20, "draws": 10},
@@ -490,7 +489,7 @@ def _short(method: Method) -> Method:
 def as_published(
     method: Method, steps: int, *, prior: Prior | None = None, temperature: float = 1.0
 ) -> NetworkRecipe:
-    """Adam at a constant rate; chains count their own steps."""
+    """Adam at a constant rate; chains set their own steps."""
     prior = StandardNormal() if prior is None else prior
     if isinstance(method, Selective):
         return NetworkRecipe(method, prior=prior, temperature=temperature)

@@ -58,15 +58,15 @@ SMOKE_CASES = ("yacht",)
 DRAWS = {"best": 500, "demo": 200, "smoke": 20}
 """Networks that predictions average over, of all members together."""
 FEW_DATA = 2_000
-"""Chains run on at most so many data, which they see all at once."""
+"""Largest data set for Markov chains, which use all data at once."""
 BATCH, LARGE_BATCH = 128, 512
 """Data in a step of particles and MF-VI, and of generators."""
 HELD_OUT, CHOOSING = 5, 5
-"""Where there is something to choose, one in so many training rows is held out, in the first so many splits."""
+"""To choose a model, one in this many training rows is held out, in this many first splits."""
 LEVEL = 0.9
 NARROW, WIDE, SPARSE = FanIn(1.0, 1.0), FanIn(2.0, 2.0), Sparse()
 COLD = (1.0, 0.3, 0.1)
-"""Temperatures: a factorised posterior pays so much for each weight it knows well that a colder one fits better."""
+"""Temperatures: a factorised posterior pays so much for each precise weight that a colder one fits better."""
 MEMBERS = 5
 
 PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
@@ -103,7 +103,7 @@ PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
 
 @dataclasses.dataclass(frozen=True)
 class NetworkRecipe(Recipe):
-    """A method, the models among which held-out data choose, and how many fits predictions join."""
+    """A method, the models to choose from on held-out data, and the number of fits in the mixture."""
 
     priors: tuple[Prior, ...] = (SPARSE,)
     likelihoods: tuple[Likelihood, ...] = (Gaussian(),)
@@ -120,7 +120,7 @@ class NetworkRecipe(Recipe):
         return [Model(p, likelihood, t) for likelihood, p, t in parts]
 
     def to_json(self) -> dict[str, Any]:
-        """All that was chosen."""
+        """Everything that was chosen."""
         more = {
             name: specs.to_json(getattr(self, name))
             for name in ("priors", "likelihoods", "temperatures", "members", "most_data")
@@ -129,7 +129,7 @@ class NetworkRecipe(Recipe):
 
 
 class Model(NamedTuple):
-    """What is believed of the weights, and of y given the outputs of a network."""
+    """The prior of the weights, and the likelihood of y given the outputs of a network."""
 
     prior: Prior
     likelihood: Likelihood
@@ -143,7 +143,7 @@ class Model(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A split in standard units, and what turns them back."""
+    """A split in standardised units, with the scales to convert back."""
 
     X: Float[np.ndarray, "n f"]
     y: Float[np.ndarray, "n 1"]
@@ -227,7 +227,7 @@ def scores(
 
 
 def drawn(posteriors: Sequence[Posterior], number: int, *, key: PRNGKeyArray) -> Array:
-    """Networks of all members: of each so many new ones, or all its particles."""
+    """Networks of all members: a number of new ones from each, or all its particles."""
     each = -(-number // len(posteriors))
     tables = [
         posterior.particles
@@ -248,9 +248,9 @@ class UCI:
         "One hidden layer of 50 ReLU units (100 for protein), 20 fixed splits (protein 5), X and y standardised by the "
         "training part, the noise learned with the weights. Variational rows are mixtures of five fits from different "
         "starts under the prior Sparse(). A value is the mean over the splits, and ± se its standard error over them; "
-        "RMSE and NLL are in the units of the data. Where a row has several models (priors, or temperatures for the "
-        "cold one), held-out fifths of the first five training parts choose one for each set by likelihood, and the "
-        "networks are trained anew on all training data. The published rows used the same splits."
+        "RMSE and NLL are in the units of the data. If a row has several models (priors, or temperatures for the "
+        "cold one), one is chosen per set by likelihood on held-out fifths of the first five training parts, and the "
+        "networks are retrained on all training data. The published rows used the same splits."
     )
     cases: Mapping[str, str] = MappingProxyType(CASES)
     metrics = (
@@ -259,9 +259,9 @@ class UCI:
         Metric("nll", "NLL", "mean negative log predictive density", better="lower"),
         Metric("nll_se", "± se", "standard error of the NLL over the splits"),
         Metric("coverage", "in 90 %", "the share of y within the central 90 % interval", "share"),
-        Metric("rmse_one", "RMSE of one", "that of the first generator alone", better="lower"),
-        Metric("nll_one", "NLL of one", "that of the first generator alone", better="lower"),
-        Metric("chosen", "model", "the number of the model that held-out data chose, from 1"),
+        Metric("rmse_one", "RMSE of one", "RMSE of the first generator alone", better="lower"),
+        Metric("nll_one", "NLL of one", "NLL of the first generator alone", better="lower"),
+        Metric("chosen", "model", "the number of the model chosen on held-out data, from 1"),
         Metric(
             "seconds",
             "seconds",
@@ -279,7 +279,7 @@ class UCI:
         Table(
             "One generator of a mixture, and the model chosen",
             ("rmse_one", "nll_one", "chosen"),
-            "What the first generator of a mixture predicts alone, and which of the row's models held-out data chose.",
+            "What the first generator of a mixture predicts alone, and which model was chosen on held-out data.",
         ),
     )
     headline = ("rmse", "nll")
@@ -317,7 +317,7 @@ class UCI:
             splits = uci.read(root, case, SPLITS[preset])
             most = found.recipe.most_data
             if most is not None and len(splits[0].y) > most:
-                found.note(f"{self.cases[case]} has more than {most:,} data and is left out")
+                found.note(f"{self.cases[case]} has more than {most:,} data and is omitted")
                 continue
             for seed in found.seeds:
                 meter = Labelled(progress, f"{self.name} · {label} · {self.cases[case]}")
@@ -335,7 +335,7 @@ def measured(
     *,
     key: PRNGKeyArray,
 ) -> dict[str, float]:
-    """All that is measured of one set."""
+    """Everything that is measured on one set."""
     recipe, units = found.recipe, MORE_UNITS if case in LARGE else UNITS
     began, models, choice = time.perf_counter(), recipe.models, 0
     choose_key, final_key, draw_key = jax.random.split(key, 3)

@@ -1,6 +1,6 @@
-"""Rows that were interrupted: their fits are saved as they go, and the same row goes on from there.
+"""Interrupted rows: their fits are saved during training, and the same row resumes from there.
 
-A row makes its fits in one order, so the number of a fit names it. A fit that was finished comes back from its last
+A row makes its fits in a fixed order, so the number of a fit identifies it. A finished fit is restored from its last
 save at once.
 """
 
@@ -23,7 +23,7 @@ _ROW: ContextVar[_Row | None] = ContextVar("row", default=None)
 
 @contextmanager
 def resumable(directory: Path) -> Iterator[None]:
-    """The fits within are saved below the directory, which is removed once all has gone well."""
+    """Fits in this context are saved below the directory, which is removed after success."""
     before = _ROW.set(_Row(directory, itertools.count()))
     try:
         yield
@@ -33,6 +33,6 @@ def resumable(directory: Path) -> Iterator[None]:
 
 
 def next_place() -> Path | None:
-    """The `checkpoint` of the next fit; None where nobody asked for any."""
+    """The `checkpoint` of the next fit; None outside such a context."""
     row = _ROW.get()
     return None if row is None else row.directory / f"fit-{next(row.numbers)}"

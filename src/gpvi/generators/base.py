@@ -1,4 +1,4 @@
-r"""What every generator x = f_θ(z) provides, for one point; batching is `jax.vmap`.
+r"""The interface of every generator x = f_θ(z), for one point; use `jax.vmap` for batches.
 
 The noise z ∈ R^d is split in z_head ∈ R^k, which drives the networks, and z_tail. Every generator here has
 the block-triangular Jacobian
@@ -41,7 +41,7 @@ class LastLayer(NamedTuple):
     """h as a function of z_head."""
     first: int
     in_log_det: bool
-    """Whether log|det J|, too, depends on W."""
+    """Whether log|det J| also depends on W."""
 
 
 class AbstractGenerator(eqx.Module):
@@ -81,7 +81,7 @@ class AbstractGenerator(eqx.Module):
 
     @property
     def last_layer(self) -> LastLayer | None:
-        """The layer that holds nearly all parameters, where there is one."""
+        """The layer that holds nearly all parameters, if there is one."""
         return None
 
     def scale_parameters(self) -> PyTree[bool]:
@@ -89,7 +89,7 @@ class AbstractGenerator(eqx.Module):
         return jax.tree.map(lambda _: False, self)
 
     def inverse(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
-        """The z with f(z) = x, where it has a closed form."""
+        """The z with f(z) = x, if it has a closed form."""
         raise no_inverse(type(self).__name__)
 
     def __call__(self, z: Float[Array, " d"]) -> Float[Array, " d"]:
@@ -112,7 +112,7 @@ class AbstractGenerator(eqx.Module):
     def head_log_det_given(
         self, z_head: Float[Array, " k"], inverse: Float[Array, "k k"]
     ) -> Scalar:
-        """tr(A⁻¹A) with A⁻¹ held fixed: of no use but to be differentiated, which gives what log|det A| gives."""
+        """tr(A⁻¹A) with A⁻¹ held fixed, only to be differentiated: its gradient is that of log|det A|."""
         return (inverse.T * self.head_jacobian(z_head).as_matrix()).sum()
 
     def tail_transposed_product(
@@ -137,13 +137,13 @@ class AbstractGenerator(eqx.Module):
 
 
 class Head(AbstractGenerator):
-    """The head of a generator as a generator of its own on R^k, whose Jacobian is A."""
+    """The head of a generator as a separate generator on R^k, whose Jacobian is A."""
 
     generator: AbstractGenerator
 
     @property
     def injective(self) -> bool:
-        """Not said: a map can be injective and its head not."""
+        """False: a map can be injective while its head is not."""
         return False
 
     @property
@@ -242,7 +242,7 @@ class FixedScale(eqx.Module):
 
 
 class LearnedScale(eqx.Module):
-    """σ = exp(c), one learned c for each coordinate: with λ fixed, no coordinate could be known better than λ."""
+    """σ = exp(c), one learned c per coordinate: with λ fixed, no coordinate's sd could fall below λ."""
 
     log_scale: Float[Array, " t"]
 
@@ -261,7 +261,7 @@ class ConditionalScale(eqx.Module):
 
 
 def no_inverse(name: str) -> NotAvailableError:
-    """What to say where f^{-1} is asked for and has no exact form."""
+    """The error if f^{-1} is requested but has no exact form."""
     return NotAvailableError(
         f"{name} has no exact inverse, so log q(x) at a given x is not available. "
         "Use sample_and_log_prob for the density of its own draws, or the generators Linear or Triangular."
@@ -269,7 +269,7 @@ def no_inverse(name: str) -> NotAvailableError:
 
 
 def check_network(hidden: object, activation: object) -> None:
-    """Refuse hidden widths and activations that name no network."""
+    """Refuse invalid hidden widths and activations."""
     if not isinstance(hidden, tuple) or any(not is_whole(width) or width < 1 for width in hidden):
         raise InputError(
             f"hidden is {hidden!r}; it must be a tuple of widths ≥ 1, such as (64, 64)."

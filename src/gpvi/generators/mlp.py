@@ -16,7 +16,7 @@ class MLPMap(AbstractGenerator):
 
     @property
     def injective(self) -> bool:
-        """Nothing keeps it so."""
+        """False: nothing keeps it injective."""
         return False
 
     @property

@@ -28,7 +28,7 @@ class ResidualMap(AbstractGenerator):
 
     @property
     def injective(self) -> bool:
-        """Nothing keeps it so."""
+        """False: nothing keeps it injective."""
         return False
 
     @property
@@ -71,7 +71,7 @@ class ResidualMap(AbstractGenerator):
         return LastLayer(lambda g: g.weight, self.trunk, 0, in_log_det=True)
 
     def scale_parameters(self):
-        """log σ, where it is learned."""
+        """log σ, if learned."""
         nothing = jax.tree.map(lambda _: False, self)
         return eqx.tree_at(lambda g: g.scale, nothing, jax.tree.map(lambda _: True, self.scale))
 
@@ -80,7 +80,7 @@ class ResidualMap(AbstractGenerator):
 class Residual:
     """The paper's generator. With λ = `scale` fixed no coordinate's sd falls below λ: `learn_scale` frees it.
 
-    Nothing keeps it injective ("for sufficiently large λ", says the paper): watch the fold fraction.
+    Nothing keeps it injective (the paper: "for sufficiently large λ"): check the fold fraction.
     """
 
     latent: int | None = None
@@ -96,7 +96,7 @@ class Residual:
         )
         require_flag("learn_scale", self.learn_scale)
         if self.latent is not None:
-            require_count("latent", self.latent, "Leave it out for 64, or all where d is less.")
+            require_count("latent", self.latent, "Omit it for 64, or all coordinates if d is less.")
 
     def head_size(self, dim: int) -> int:
         """k in this dimension."""

@@ -41,7 +41,7 @@ METHODS = (
 
 
 def held_draws(method: Method) -> int | None:
-    """How many draws a method ends with; None where it can make as many as asked for."""
+    """The number of draws a method ends with; None if it can make any number."""
     if method.generative:
         return None
     if isinstance(method, MarkovChains):

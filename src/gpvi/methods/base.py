@@ -1,6 +1,6 @@
-"""What a method is: `init` makes a state, `step` improves it, and the model inside it gives the draws.
+"""The interface of a method: `init` makes a state, `step` improves it, and the model inside it gives the draws.
 
-A method knows nothing of loops, files or screens; `gpvi.fit` scans `step` and knows nothing else.
+A method knows nothing of loops, files or screens; `gpvi.fit` only scans `step`.
 """
 
 import functools
@@ -25,7 +25,7 @@ Model = AbstractGenerator | Particles
 
 
 class Learner(NamedTuple):
-    """A model and its optimiser; `damping` shrinks every update after a step that was not finite."""
+    """A model and its optimiser state; `damping` shrinks every update after a non-finite step."""
 
     model: Any
     moments: PyTree
@@ -38,10 +38,10 @@ class Learner(NamedTuple):
         return cls(model, moments, jnp.ones((), dtype))
 
     def descend(self, optimizer: optax.GradientTransformation, gradient: PyTree) -> "Learner":
-        """One update of the parameters against `gradient`, a sum of products where that was left open.
+        """One update of the parameters against `gradient`, parts of which may be unevaluated sums of products.
 
-        It waits for the norm of the whole gradient, so that all that reads the parameters comes before they change;
-        otherwise the compiler would copy them in every step to have both.
+        It waits for the norm of the whole gradient, so that everything that reads the parameters runs before they
+        change; otherwise the compiler would copy them in every step.
         """
         params = eqx.filter(self.model, eqx.is_inexact_array)
         update, moments = optimizer.update(added_up(gradient), self.moments, params)
@@ -54,27 +54,27 @@ class Learner(NamedTuple):
 def built(
     generator: Generator, dim: int, dtype: np.dtype, *, key: PRNGKeyArray
 ) -> AbstractGenerator:
-    """A generator for a target of `dim` dimensions; compiled, since dozens of small operations make one up."""
+    """A generator for a target of `dim` dimensions; compiled, since building it takes dozens of small operations."""
     return generator.build(dim, key=key, dtype=dtype)
 
 
 class State(NamedTuple):
-    """All that the next step needs: the learner, and what a solver or critic has learned."""
+    """Everything the next step needs: the learner, and what a solver or critic has learned."""
 
     learner: Learner
     auxiliary: PyTree
 
 
 Info = dict[str, Scalar]
-"""What one step reports, by name; a value that is not finite names the term that failed."""
+"""Values that one step reports, by name; a non-finite value names the term that failed."""
 
 
 class About(NamedTuple):
-    """What a user who chooses a method wants to know of it."""
+    """What a user needs to know to choose a method."""
 
     purpose: str
     cost: str
-    """Of a step: n draws, dimension d, k head coordinates; G is one gradient of log p."""
+    """Cost of a step: n draws, dimension d, k head coordinates; G is one gradient of log p."""
     citation: str
 
 
@@ -89,7 +89,7 @@ class Method(Protocol):
     headline: ClassVar[str]
     """The reported term that a progress bar shows."""
     coordinates: ClassVar[Literal["dense", "diagonal"]]
-    """How far the coordinates may be whitened: a factorised posterior stays so under a diagonal scale only."""
+    """How the coordinates may be whitened: only a diagonal scale keeps a factorised posterior factorised."""
     about: ClassVar[About]
 
     def default_steps(self, dim: int) -> int:
@@ -97,7 +97,7 @@ class Method(Protocol):
         ...
 
     def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
-        """A schedule that decays over each of the rounds: at a constant rate every method sits on a noise floor."""
+        """A schedule that decays over each round: at a constant rate every method stays at a noise floor."""
         ...
 
     def init(
@@ -120,7 +120,7 @@ class Method(Protocol):
 
 
 class Suggestion(NamedTuple):
-    """What the maker of a target would train it with, and what to know before doing so."""
+    """The method that a target recommends for itself, with an optional note for the user."""
 
     method: Method
     note: str = ""
@@ -128,32 +128,32 @@ class Suggestion(NamedTuple):
 
 @runtime_checkable
 class Selective(Protocol):
-    """What a method adds to the contract if not every run suits it; without it any steps and batches do."""
+    """Optional part of the contract: a method that accepts only some numbers of steps or batch sizes."""
 
     def check_run(self, steps: int, batch_size: int | None) -> None:
-        """Refuse a run that cannot be, before anything long is compiled."""
+        """Refuse an unsuitable run before any long compilation."""
         ...
 
 
 @runtime_checkable
 class Independent(Protocol):
-    """What a method adds to the contract if its particles never meet, so that each can stay on one device."""
+    """Optional part of the contract: particles never interact, so each can stay on one device."""
 
     independent: ClassVar[Literal[True]]
 
 
 @runtime_checkable
 class Sequential(Protocol):
-    """What a method adds to the contract if nothing in a step can be shared out among devices."""
+    """Optional part of the contract: nothing in a step can be distributed over devices."""
 
     sequential: ClassVar[Literal[True]]
 
 
 def require_batches(value: Any) -> None:
-    """Refuse what is neither one set of draws nor two."""
+    """Refuse anything but one or two sets of draws."""
     if not is_whole(value) or value not in (1, 2):
         raise InputError(
-            f"batches is {value!r}; it must be 1 (one set of draws) or 2 (those of the expectation drawn apart)."
+            f"batches is {value!r}; it must be 1 (one set of draws) or 2 (a separate set for the expectation)."
         )
 
 
@@ -167,7 +167,7 @@ OPTIMIZERS = {"adam": optax.adam, "rmsprop": optax.rmsprop}
 
 @functools.lru_cache(maxsize=64)
 def decaying(algorithm: str, learning_rate: float, *rounds: int) -> optax.GradientTransformation:
-    """One of `OPTIMIZERS`; in each round of so many steps a short warm-up and cosine decay to zero."""
+    """One of `OPTIMIZERS`; each round, given by its number of steps, has a short warm-up and cosine decay to zero."""
 
     def one(steps: int) -> optax.Schedule:
         warm_up = max(1, steps // 50)

@@ -15,16 +15,16 @@ from gpvi.specs import require_count, require_positive, spec
 
 @spec
 class DeepEnsemble:
-    """Points that climb log p, each from a start of its own.
+    """Points that climb log p, each from a different start.
 
-    Particles whose direction is the score alone, φ = s: nothing holds them apart, so that their spread is that of the
-    modes they end in, and under a log-concave posterior there is one. A transform of the gradient that acts on each
-    coordinate by itself, as Adam does, keeps the members independent.
+    Particles whose direction is the score alone, φ = s: nothing keeps them apart, so their spread is that of the modes
+    they end in; a log-concave posterior has only one. An optimiser that acts on each coordinate separately, such as
+    Adam, keeps the members independent.
 
     Parameters
     ----------
-    members: how many; they start where the target's `initial` draws them, as networks need it.
-    learning_rate: of the default optimiser, before it decays.
+    members: number of members; they start where the target's `initial` draws them, as networks need it.
+    learning_rate: of the default optimiser, before decay.
     """
 
     members: int = 10
@@ -74,7 +74,7 @@ class DeepEnsemble:
         *,
         key: PRNGKeyArray,
     ) -> tuple[State, Info]:
-        """Every member one step uphill."""
+        """Move every member one step uphill."""
         at = evaluate(target, state.learner.model.positions, batch)
         gradient = Particles(-at.score)
         info = {

@@ -38,7 +38,7 @@ from gpvi.specs import (
 )
 
 ROUNDS = (500, 1_000, 2_000, 4_000)
-"""The steps of each round, where their number is left to the library."""
+"""Steps in each round if `steps` is not given."""
 Found = tuple[PyTree, PyTree, Info]
 """The gradient, what the solver has learned, and what to report."""
 
@@ -54,13 +54,13 @@ class GPVI:
         "l2", Thm 3.1 without smoothing.
     solver: J^{-T}v for "functional" and "l2": "block", "dense", "bicgstab", "gmres", or the paper's "helper".
     kernel: for "functional": on the "head" of the noise or on all of it ("full"), or an `OnNoise`.
-    particles: draws of noise in each step; by default 4096/d, kept between 256 and 1024. Fewer make the gradient
-        so noisy that a separate mode may be lost early and for good.
-    batches: for "functional": 2 (z and z′ drawn apart, the paper's) or 1 (z′ = z).
-    pathwise_share: for "functional": the share of steps that take the pathwise gradient instead. Pulled back through a
-        flexible T the functional gradient need not descend, and left alone it drifts until J is singular
-        (docs/functional-gradient.md); so by default a quarter for a spline head, and none for any other generator.
-    learning_rate: of the default optimiser, before it decays.
+    particles: draws of noise per step; by default 4096/d, clipped to between 256 and 1024. With fewer, the gradient
+        is so noisy that a separate mode may be lost early and for good.
+    batches: for "functional": 2 (z and z′ drawn independently, as in the paper) or 1 (z′ = z).
+    pathwise_share: for "functional": the share of steps that use the pathwise gradient instead. Pulled back through a
+        flexible T the functional gradient need not descend, and on its own drifts until J is singular
+        (docs/functional-gradient.md); default: a quarter for a spline head, none for any other generator.
+    learning_rate: of the default optimiser, before decay.
     """
 
     generator: Generator = Triangular()
@@ -109,12 +109,12 @@ class GPVI:
         return decaying_adam(self.learning_rate, *rounds)
 
     def rounds(self, dim: int) -> tuple[int, ...]:
-        """Doubling rounds: what is nearly Gaussian settles in the first."""
+        """Doubling rounds: a nearly Gaussian posterior converges in the first."""
         return ROUNDS if isinstance(self.generator, Triangular) else ()
 
     def choices(self, dim: int) -> str:
-        """The head, the rest and the draws of a step."""
-        draws = f"{self._draws(dim)} draws a step"
+        """The head, the rest and the draws per step."""
+        draws = f"{self._draws(dim)} draws per step"
         return (
             f"{self.generator.choices(dim)}, {draws}"
             if isinstance(self.generator, Triangular)
@@ -236,7 +236,7 @@ def _with_scales(
     at: Evaluation,
     found: FunctionalDirection,
 ) -> PyTree:
-    """The gradient with that of the path at the tail's scales: a kernel on the head gives them none."""
+    """The gradient, with pathwise terms for the scales of the tail: a kernel on the head gives them none."""
     by_path = scale_gradient(
         generator, z_prime, at.weight[:, None] * at.score, at.weight, found.inverse
     )

@@ -34,10 +34,10 @@ from gpvi.specs import (
 )
 
 STARTS = 100
-"""How often a starting point where log p or its score is not finite is drawn anew."""
+"""How often to redraw a starting point at which log p or its score is not finite."""
 
 WINDOWED = 150
-"""The shortest warm-up that adapts M, 75 + 25 + 50: in a shorter one ε could not settle again after M has changed."""
+"""The shortest warm-up that adapts M, 75 + 25 + 50: in a shorter one ε could not readapt after M has changed."""
 
 
 class Walkers(NamedTuple):
@@ -49,7 +49,7 @@ class Walkers(NamedTuple):
 
 
 class Tuning(NamedTuple):
-    """ε and M⁻¹, and what BlackJAX carries to adapt them; that is None where nothing is adapted."""
+    """ε and M⁻¹, and BlackJAX's adaptation state, None if nothing is adapted."""
 
     step_size: Scalar
     inverse_mass: Float[Array, " d"] | Float[Array, "d d"]
@@ -74,7 +74,7 @@ class _Transition(NamedTuple):
 
 @dataclass(frozen=True)
 class MarkovChains:
-    """Chains of exact transitions: no density, and no more draws than were kept."""
+    """Chains of exact transitions: no density, and no new draws beyond those kept."""
 
     chains: int = 4
     draws: int = 1_000
@@ -100,7 +100,7 @@ class MarkovChains:
             raise InputError(f"warmup is {self.warmup!r}; it must be a whole number ≥ 0.")
         if self.step_size is None and self.warmup < 20:
             raise InputError(
-                f"warmup is {self.warmup}; adapting the step size takes 20 transitions or more. "
+                f"warmup is {self.warmup}; adapting the step size takes at least 20 transitions. "
                 "Try 1000, or give step_size=."
             )
         require_between("acceptance", self.acceptance, 0, 1)
@@ -119,7 +119,7 @@ class MarkovChains:
         return self.warmup + self.draws * self.thin
 
     def default_steps(self, dim: int) -> int:
-        """As many transitions as there are to make."""
+        """The total number of transitions."""
         return self.transitions
 
     def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
@@ -127,17 +127,17 @@ class MarkovChains:
         return optax.identity()
 
     def check_run(self, steps: int, batch_size: int | None) -> None:
-        """A transition is exact for the whole posterior alone, and the table has room for the draws asked for."""
+        """Refuse mini-batches, for which a transition is not exact, and steps that do not fill the table of draws."""
         name = type(self).__name__
         if batch_size is not None:
             raise NotAvailableError(
                 f"batch_size is {batch_size}, but {name} accepts or rejects by the exact log-density and needs all the "
-                "data: leave batch_size out, or use GPVI, SVGD or DeepEnsemble, which take mini-batches."
+                "data: omit batch_size, or use GPVI, SVGD or DeepEnsemble, which accept mini-batches."
             )
         if steps != self.transitions:
             raise InputError(
-                f"steps is {steps}, but {self.warmup} of warm-up and {self.draws} draws of {self.thin} transitions are "
-                f"{self.transitions}. Leave steps out, and set {name}(warmup=…, draws=…, thin=…)."
+                f"steps is {steps}, but {self.warmup} of warm-up and {self.draws} draws of {self.thin} transitions "
+                f"make {self.transitions}. Omit steps, and set {name}(warmup=…, draws=…, thin=…)."
             )
 
     def init(
@@ -244,7 +244,7 @@ class MarkovChains:
         return jax.lax.cond(done < self.warmup, adapted, lambda: tuning)
 
     def _schedule(self) -> Bool[Array, "w 2"]:
-        """For each transition whether it is in a slow window, and whether it ends one; none in a short warm-up."""
+        """For each transition, whether it is in a slow window and whether it ends one; a short warm-up has none."""
         from blackjax.adaptation.window_adaptation import build_schedule
 
         if self.warmup < WINDOWED:
@@ -266,21 +266,21 @@ class NUTS(MarkovChains):
 
     Parameters
     ----------
-    chains: how many, side by side.
-    draws: kept of each chain; the table holds chains · draws of them.
+    chains: number of chains, run in parallel.
+    draws: draws kept per chain; chains · draws in all.
     warmup: transitions before the first draw, in which step size and mass matrix are adapted.
-    thin: transitions for each draw that is kept.
-    step_size: None adapts it and the mass matrix; a number is used as it is, with unit mass.
-    acceptance: the rate that the step size is adapted to.
-    mass: what is adapted, a "diagonal" or a "dense" M⁻¹; `fit` whitens the posterior first, so that the former is
-        enough as a rule.
-    max_doublings: of a trajectory, whose longest has 2^max_doublings leapfrogs.
+    thin: transitions per kept draw.
+    step_size: None adapts it and the mass matrix; a number is used unchanged, with unit mass.
+    acceptance: target acceptance rate for adapting the step size.
+    mass: whether to adapt a "diagonal" or a "dense" M⁻¹; `fit` whitens the posterior first, so the former is usually
+        enough.
+    max_doublings: maximum doublings of a trajectory, which then has 2^max_doublings leapfrogs.
     """
 
     max_doublings: int = 10
 
     about: ClassVar[About] = About(
-        "the reference: draws of the posterior itself, with R̂ and ESS to say so; full data only",
+        "the reference: draws from the posterior itself, checked by R̂ and ESS; full data only",
         "chains · leapfrogs (up to 1023) G",
         "Hoffman & Gelman 2014",
     )
@@ -306,9 +306,9 @@ class HMC(MarkovChains):
     Parameters
     ----------
     chains, draws, warmup, thin, step_size, acceptance, mass: as for `NUTS`.
-    leapfrogs: of each trajectory.
-    jitter: each transition has a step size drawn evenly from (1 ± jitter) ε: with one length for all, a trajectory
-        that comes back to where it began would do so for ever.
+    leapfrogs: leapfrog steps per trajectory.
+    jitter: the step size of each transition is uniform on (1 ± jitter) ε; with a fixed length, a trajectory that
+        returns to its starting point would do so every time.
     """
 
     acceptance: float = 0.65
@@ -316,7 +316,7 @@ class HMC(MarkovChains):
     jitter: float = 0.3
 
     about: ClassVar[About] = About(
-        "draws of the posterior itself at a cost per step known beforehand; full data only",
+        "draws from the posterior itself at a fixed cost per step; full data only",
         "chains · leapfrogs G",
         "Duane et al. 1987; Neal 2011",
     )
@@ -347,7 +347,7 @@ def _standing(target: Density, position: Float[Array, "c d"]) -> Walkers:
 
 @eqx.filter_jit
 def _start(target: Density, chains: int, key: PRNGKeyArray) -> Walkers:
-    """Starting points, drawn anew where log p or its score is not finite."""
+    """Starting points, redrawn where log p or its score is not finite."""
 
     def finite(walkers: Walkers) -> Bool[Array, " c"]:
         return jnp.isfinite(walkers.log_density) & jnp.isfinite(walkers.score).all(1)
@@ -369,7 +369,7 @@ def _start(target: Density, chains: int, key: PRNGKeyArray) -> Walkers:
 
 
 def _chosen(condition: Bool[Array, "..."], first: PyTree, second: PyTree) -> PyTree:
-    """`first` where the condition holds (along the leading axis, where it has one), leaf by leaf."""
+    """`first` where the condition (a scalar, or one entry per leading index) holds, else `second`, leaf by leaf."""
 
     def choose(a: ArrayLike, b: ArrayLike) -> Array:
         trailing = (1,) * (jnp.ndim(b) - condition.ndim) if condition.ndim else ()
@@ -379,7 +379,7 @@ def _chosen(condition: Bool[Array, "..."], first: PyTree, second: PyTree) -> PyT
 
 
 def _as_float(dtype: Any) -> Callable[[Any], Array]:
-    """Numbers as arrays of one dtype; the whole ones stay whole."""
+    """A function that converts numbers to arrays of one dtype; integers stay integers."""
 
     def convert(leaf: Any) -> Array:
         whole = jnp.issubdtype(jnp.result_type(leaf), jnp.integer)

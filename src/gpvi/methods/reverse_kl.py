@@ -1,6 +1,6 @@
 """The two exact gradients of KL(q‖p) for draws x = f_θ(z) with known log|det J|, and the bound they improve.
 
-Both differ from Algorithm 1 in the direction alone: there φ is smoothed by a kernel, here it is not.
+Both differ from Algorithm 1 only in the direction φ, which a kernel smooths there and not here.
 """
 
 import jax
@@ -41,12 +41,12 @@ def l2_gradient(
 
 
 def default_draws(dim: int) -> int:
-    """Draws for each step: 4096/d, kept between 256 and 1024."""
+    """Draws per step: 4096/d, clipped to between 256 and 1024."""
     return min(1024, max(256, 4096 // dim))
 
 
 def _bound(at: Evaluation, log_det: Float[Array, " n"], z: Float[Array, "n d"]) -> Info:
-    """The ELBO of q restricted to where log p is finite, which adds the logarithm of that share, and its parts."""
+    """The ELBO of q restricted to where log p is finite (this adds the log of that share), and its terms."""
     kept = jnp.log1p(-at.rejected)
     entropy = log_det - jax.vmap(log_standard_normal)(z)
     return {

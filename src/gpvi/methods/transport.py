@@ -42,10 +42,10 @@ from gpvi.specs import require_count, require_instance, require_positive, spec
 
 @spec
 class Annealing:
-    """γ(t), the weight of the score in step t: it lets particles spread before the posterior draws them in.
+    """γ(t), the weight of the score in step t: particles can spread before the posterior pulls them in.
 
     γ(t) = (c(t) / (T/C))^p with c(t) = t mod (T/C), for t < T = `steps` in C = `cycles`, and 1 from then on (D'Angelo &
-    Fortuin 2021). One cycle of power 1 is a ramp; several bring the particles back to the open between rises.
+    Fortuin 2021). One cycle of power 1 is a ramp; several cycles let the particles spread again between rises.
     """
 
     steps: int
@@ -57,8 +57,8 @@ class Annealing:
         require_count("cycles of the annealing", self.cycles, "1 is a single rise.")
         if 2 * self.cycles > self.steps:
             raise InputError(
-                f"{self.cycles} cycles of the annealing in {self.steps} steps leave none to rise in, and the posterior "
-                "would be switched off. Use fewer cycles or more steps."
+                f"{self.cycles} annealing cycles in {self.steps} steps leave no steps for γ to rise, so the posterior "
+                "would have no weight. Use fewer cycles or more steps."
             )
         require_positive("power of the annealing", self.power, "1.0 rises evenly.")
 
@@ -96,7 +96,7 @@ class Transport:
     @property
     @abstractmethod
     def draws_apart(self) -> bool:
-        """Whether the particles x′ of the expectation are drawn apart from those that φ moves."""
+        """Whether the particles x′ of the expectation are drawn independently of those that φ moves."""
 
     @abstractmethod
     def direction(self) -> Direction:
@@ -117,7 +117,7 @@ class Transport:
     def init(
         self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
     ) -> State:
-        """The carrier where it starts, and a critic where the direction has one."""
+        """The carrier at its start, and the direction's critic if it has one."""
         carrier_key, direction_key = jax.random.split(key)
         carrier = self.carrier(target, key=carrier_key)
         auxiliary = self.direction().init(target.dim, key=direction_key, dtype=target.dtype)
@@ -175,20 +175,20 @@ class OnParticles(Transport):
 
     @property
     def draws_apart(self) -> bool:
-        """There is one set."""
+        """False: there is only one set of particles."""
         return False
 
     def carrier(self, target: Density, *, key: PRNGKeyArray) -> Particles:
-        """The target's starting points: the starting Gaussian, in the coordinates training uses, or its own."""
+        """The target's starting points: from the starting Gaussian in training coordinates, or the target's own."""
         return Particles(target.starting_points(self.particles, key=key))
 
 
 @dataclass(frozen=True)
 class Amortized(Transport):
-    """A generator: new draws at will, and the density where it is injective.
+    """A generator: unlimited new draws, and a density if it is injective.
 
-    `batches`: 2 draws the particles x′ of the expectation apart from those where φ is pulled back; 1 uses one set
-    for both.
+    `batches`: 2 draws the particles x′ of the expectation independently of those where φ is pulled back; 1 uses one
+    set for both.
     """
 
     generator: Generator = Triangular()
@@ -207,7 +207,7 @@ class Amortized(Transport):
 
     @property
     def draws_apart(self) -> bool:
-        """Whether x′ is a batch of its own."""
+        """Whether x′ is a separate batch."""
         return self.batches == 2
 
     def carrier(self, target: Density, *, key: PRNGKeyArray) -> Sampler:
@@ -302,7 +302,7 @@ class AmortizedSVGD(_SVGD, Amortized):
     """SVGD pulled back through a generator (Wang & Liu 2016; Eq. 14)."""
 
     about: ClassVar[About] = About(
-        "SVGD with a generator: new draws at will",
+        "SVGD with a generator: unlimited new draws",
         "n (G + generator) + n² d",
         "Wang & Liu 2016",
     )
@@ -321,7 +321,7 @@ class AmortizedGFSD(_GFSD, Amortized):
 
 @spec
 class AmortizedGFSF(_GFSF, Amortized):
-    """GFSF pulled back through a generator; its estimate lives on one set of particles."""
+    """GFSF pulled back through a generator; its estimate uses a single set of particles."""
 
     about: ClassVar[About] = About(
         "GFSF with a generator",
@@ -335,8 +335,8 @@ class AmortizedGFSF(_GFSF, Amortized):
         super().__post_init__()
         if self.batches != 1:
             raise NotAvailableError(
-                f"batches is {self.batches}, but GFSF estimates ∇ log q on the particles that it moves, and has no use "
-                "for others. Leave it out."
+                f"batches is {self.batches}, but GFSF estimates ∇ log q on the particles that it moves and cannot use "
+                "a second set. Omit it."
             )
 
 

@@ -42,9 +42,9 @@ from gpvi.specs import (
 Gradient = Literal["pathwise", "l2"]
 Optimizer = Literal["adam", "rmsprop"]
 STARTS = 64
-"""Starting points from which the spread of each coordinate is taken."""
+"""Number of starting points from which the spread of each coordinate is estimated."""
 NARROW = 0.05
-"""σ at the start relative to that spread, for targets that draw their own starting points, as networks do."""
+"""Initial σ relative to that spread, for targets that draw their own starting points, such as networks."""
 TURN = 8.0
 """Learning rates by which a step may change a row of L, relative to the row's length."""
 
@@ -65,7 +65,7 @@ class Variational:
         require_choice(self.gradient, ("pathwise", "l2"), "gradient")
         require_choice(self.optimizer, tuple(OPTIMIZERS), "optimizer")
         if self.particles is not None:
-            require_count("particles", self.particles, "Leave it out, or try 32.")
+            require_count("particles", self.particles, "Omit it, or try 32.")
         require_positive("learning_rate", self.learning_rate, "Try the default.")
 
     @abstractmethod
@@ -110,7 +110,7 @@ class Variational:
         return pathwise_gradient(generator, target, z, batch)
 
     def draws(self, dim: int) -> int:
-        """In each step."""
+        """Draws per step."""
         return default_draws(dim) if self.particles is None else self.particles
 
 
@@ -118,8 +118,8 @@ class Variational:
 class Gaussian(Variational):
     """q = N(b, LLᵀ).
 
-    `scale` is σ at the start, relative to the spread of the target's starting points: by default 1, and 0.05 where
-    the target draws them itself, as networks do, since a network with noise as large as its weights learns nothing.
+    `scale` is the initial σ, relative to the spread of the target's starting points: by default 1, or 0.05 if the
+    target draws them itself, as networks do, since a network with noise as large as its weights learns nothing.
     """
 
     gradient: Gradient = "l2"
@@ -158,11 +158,11 @@ class MeanFieldVI(Gaussian):
     Parameters
     ----------
     gradient: "l2" (the path-derivative gradient, less noisy) or "pathwise".
-    particles: draws in each step; by default 4096/d, kept between 256 and 1024. Networks do well with fewer.
+    particles: draws per step; by default 4096/d, clipped to between 256 and 1024. Networks do well with fewer.
     learning_rate, optimizer: of the default schedule, "adam" or "rmsprop", before it decays.
-    scale: σ at the start, relative to the spread of the starting points; by default 1, for networks 0.05.
-    local: draw what enters each activation, for each datum apart, in place of weights that all data share (Kingma et
-        al. 2015): less noise for as many draws. For the networks of `gpvi.bnn.mlp`; it replaces `gradient`.
+    scale: initial σ, relative to the spread of the starting points; by default 1, for networks 0.05.
+    local: draw the pre-activations of each datum instead of weights shared by all data (Kingma et al. 2015): less
+        noise for the same number of draws. Only for the networks of `gpvi.bnn.mlp`; it replaces `gradient`.
     """
 
     local: bool = False
@@ -173,7 +173,7 @@ class MeanFieldVI(Gaussian):
 
     coordinates: ClassVar[Literal["dense", "diagonal"]] = "diagonal"
     about: ClassVar[About] = About(
-        "networks, and any d: a spread for each coordinate, no correlations, too narrow",
+        "networks, and any d: one spread per coordinate, no correlations, too narrow",
         "n (G + d)",
         "Blundell et al. 2015",
     )
@@ -183,7 +183,7 @@ class MeanFieldVI(Gaussian):
         return Diagonal()
 
     def gradient_at(self, target, generator, batch, *, key):
-        """By local reparameterisation, where asked for."""
+        """The gradient, by local reparameterisation if `local` is set."""
         if not self.local:
             return super().gradient_at(target, generator, batch, key=key)
         return local_gradient(generator, target, self.draws(target.dim), batch, key=key)
@@ -209,7 +209,7 @@ class FullRankVI(Gaussian):
         return FullRank()
 
     def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
-        """Warmed up and decayed to zero, the rows of L in keeping with their length."""
+        """Warmed up and decayed to zero; steps of the rows of L are limited relative to their length."""
         return turning_rows(self.optimizer, self.learning_rate, *rounds)
 
 
@@ -220,9 +220,9 @@ class NormalizingFlow(Variational):
     Parameters
     ----------
     kind: "spline" (rational-quadratic couplings, the code of `generators.Triangular` with k = d), "planar" (32 layers)
-        or "autoregressive", or a `SplineFlow`, `Planar` or `Autoregressive` with options of its own.
+        or "autoregressive", or a configured `SplineFlow`, `Planar` or `Autoregressive`.
     gradient: "pathwise", or "l2" (n d³ more for a flow).
-    particles: draws in each step; by default 4096/d, kept between 256 and 1024.
+    particles: draws per step; by default 4096/d, clipped to between 256 and 1024.
     learning_rate, optimizer: of the default schedule before it decays; the paper trains planar flows by "rmsprop".
     """
 
@@ -268,8 +268,8 @@ def turning_rows(
     Adam moves every entry by about η, whatever the gradient, and so a row of i entries by η√i. Where L starts narrow,
     as for networks, a few such steps make the entries beside the diagonal as large as those on it. The inverse of such
     a triangular matrix grows as 2^d (Viswanath & Trefethen 1998), and with it s_q = −L^{-T}z and the gradient. The
-    bound is on the length of the row's step, 8η‖L_i‖. Where rows are of length 1, as in whitened coordinates, it
-    leaves the steps of the first 64 rows as they are.
+    bound is on the length of the row's step, 8η‖L_i‖. If rows have length 1, as in whitened coordinates, it leaves
+    the steps of the first 64 rows unchanged.
     """
     inner = decaying(algorithm, learning_rate, *rounds)
 
@@ -288,7 +288,7 @@ def turning_rows(
 def local_gradient(
     generator: AbstractGenerator, target: Density, n: int, batch: PyTree, *, key: PRNGKeyArray
 ) -> tuple[PyTree, Info]:
-    """The gradient of −E log p − Σ log σ for a diagonal Gaussian, E log p by draws for each datum apart."""
+    """The gradient of −E log p − Σ log σ for a diagonal Gaussian, with separate draws for each datum in E log p."""
 
     def bound(generator: Any) -> tuple[Scalar, Info]:
         mean, log_scale = generator.flow.shift, generator.flow.log_scale
@@ -305,7 +305,7 @@ def local_gradient(
 
 
 def _spread(points: Float[Array, "n d"]) -> Float[Array, " d"]:
-    """The sd of each coordinate; the mean of the others' where a coordinate always starts at one value."""
+    """The sd of each coordinate; for a coordinate that always starts at one value, the mean sd of the others."""
     sd = points.std(0)
     some = sd > 0
     typical = jnp.where(some.any(), sd.sum() / jnp.maximum(some.sum(), 1), 1.0)

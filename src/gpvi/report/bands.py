@@ -1,4 +1,4 @@
-"""What networks predict along one input: mean and one and two standard deviations, a panel to each method."""
+"""Predictions of networks along one input: mean and one and two standard deviations, one panel per method."""
 
 from collections.abc import Mapping
 from textwrap import fill
@@ -62,7 +62,7 @@ def draw_band(
     *,
     ink: str = "black",
 ) -> None:
-    """One panel on axes of your own."""
+    """One panel on given axes."""
     for deviations, alpha in ((2, 0.16), (1, 0.26)):
         axes.fill_between(
             grid,

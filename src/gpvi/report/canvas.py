@@ -1,7 +1,7 @@
-"""What figures are drawn on: colours, sizes and axes, and how they become bytes.
+"""Basics of figures: colours, sizes, axes, and conversion to bytes.
 
-Charts are SVG whose text and axes take the colour of the text around them, panels are PNG drawn on nothing: both look
-right on a light page, on a dark one and on paper.
+Charts are SVG whose text and axes inherit the text colour of the page, panels are transparent PNG: both look right on a
+light page, on a dark one and on paper.
 """
 
 import io
@@ -46,7 +46,7 @@ _STYLE = {
 
 @contextmanager
 def figure(width: float, height: float, salt: str = "gpvi") -> Iterator[tuple["Figure", "Axes"]]:
-    """A figure that no window system knows of; `salt` keeps the identifiers of several SVGs apart."""
+    """A figure without a window system; `salt` keeps the identifiers of several SVGs distinct."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -56,7 +56,7 @@ def figure(width: float, height: float, salt: str = "gpvi") -> Iterator[tuple["F
 
 
 def bare(figure: "Figure", axes: "Axes") -> None:
-    """Fill the figure with axes that are not seen."""
+    """Fill the figure with invisible axes."""
     figure.subplots_adjust(0, 0, 1, 1)
     axes.set_axis_off()
 
@@ -84,7 +84,7 @@ def log_ticks(axis: "Axis", low: float, high: float) -> None:
 
 
 def png(figure: "Figure", *, white: bool = False) -> bytes:
-    """On nothing, or on white for a page that may be of any colour."""
+    """Transparent, or on white for a page of unknown colour."""
     if white:
         figure.patch.set_facecolor("white")
     buffer = io.BytesIO()
@@ -97,7 +97,7 @@ def png(figure: "Figure", *, white: bool = False) -> bytes:
 def svg(figure: "Figure") -> str:
     """The bare element, without prologue, metadata and namespaces: HTML needs none of them.
 
-    Coordinates have two decimals: a hundredth of a point is seen by nobody, and half of the file is saved.
+    Coordinates have two decimals: a hundredth of a point is invisible, and the file is half as large.
     """
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", bbox_inches="tight", pad_inches=0.05)

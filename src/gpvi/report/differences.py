@@ -1,4 +1,4 @@
-"""Where our figure under `paper` is not the published one, and why: a letter in the table, a sentence below it."""
+"""Where our figure under `paper` differs from the published one, and why: a letter in the table, a sentence below."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,10 @@ NOT_EXPLAINED = "Not explained."
 
 
 def differs(ours: Summary, published: Published) -> bool:
-    """Whether the two are further apart than their spreads together.
+    """Whether the two differ by more than their combined spreads.
 
-    Where a reason is known it is also given for what is beyond the published spread alone. A figure without a spread is
-    taken to have three digits.
+    If a reason is known it is also given for differences beyond the published spread alone. A figure without a spread
+    is assumed to have three digits.
     """
     rounding = 0.5 * 10.0 ** (math.floor(math.log10(abs(published.mean) or 1.0)) - 2)
     spread = published.sd if math.isfinite(published.sd) else rounding
@@ -46,7 +46,7 @@ class Differences:
         self._marks = {cell: mark for mark, (_, cells) in self._cells.items() for cell in cells}
 
     def mark(self, label: str, row: str) -> str:
-        """A letter that leads to the sentence; nothing where the figures agree."""
+        """A letter that links to the sentence; empty if the figures agree."""
         mark = self._marks.get((label, row))
         return f'<a class="why" href="#{self._place(mark)}">{mark}</a>' if mark else ""
 
@@ -59,9 +59,9 @@ class Differences:
             for mark, (reason, cells) in self._cells.items()
         )
         return (
-            '<h3>Where ours is not the published figure</h3><p class="caption">Figures of the preset paper that are '
-            "further from the published one than the spreads of both, or than the published spread where the reason "
-            f'is known.</p><ol class="whys">{"".join(lines)}</ol>'
+            '<h3>Differences from the published figures</h3><p class="caption">Figures of the preset paper that '
+            "differ from the published one by more than both spreads, or by more than the published spread if the "
+            f'reason is known.</p><ol class="whys">{"".join(lines)}</ol>'
         )
 
     def _place(self, mark: str) -> str:
@@ -79,7 +79,7 @@ class Differences:
 
 
 def _row_titles(experiment: Experiment) -> Mapping[str, str]:
-    """What a row is called where its table is not in sight, in the order of the tables."""
+    """Names of rows outside their tables, in the order of the tables."""
     several = len(experiment.cases) > 1
     shown = [name for table in experiment.tables for name in table.metrics]
     metrics = sorted(

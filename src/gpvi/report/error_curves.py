@@ -1,4 +1,4 @@
-"""Errors along a training or an iteration: logarithmic, one line to a method, the range of the seeds shaded."""
+"""Errors during training or an iteration: logarithmic, one line per method, the range of the seeds shaded."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ from gpvi.report.canvas import INK
 from gpvi.report.figures import draw_with_ranges
 
 SMALLEST = 1e-12
-"""What is drawn in place of an error of exactly zero."""
+"""Drawn instead of an error of exactly zero."""
 
 
 def error_curves(

@@ -48,7 +48,7 @@ def draws_panel(density: np.ndarray, draws: np.ndarray, half_width: float) -> by
 def dot_chart(
     lines: Mapping[str, Sequence[Mark]], label: str, floor: float | None, salt: str
 ) -> str:
-    """One line to a method, one dot to a seed, a bar at the mean; diamonds are the paper's figures."""
+    """One line per method, one dot per seed, a bar at the mean; diamonds are the paper's figures."""
     with canvas.figure(5.2, 0.6 + 0.46 * len(lines), salt) as (figure, axes):
         rng = np.random.default_rng(0)
         for height, (name, marks) in enumerate(reversed(list(lines.items()))):
@@ -90,7 +90,7 @@ def dot_chart(
 
 
 def _edge(lines: Mapping[str, Sequence[Mark]]) -> float:
-    """Up to where a linear axis shows the methods: few that are far off would leave no room for the others."""
+    """Upper end of a linear axis: a few methods far off would leave no room for the others."""
     means = [float(np.mean(mark.values)) for marks in lines.values() for mark in marks]
     low, high = np.quantile(means, (0.25, 0.75))
     return float(high + 5 * (high - low)) if high > low else np.inf
@@ -117,9 +117,9 @@ def _draw_beyond(axes: "Axes", lines: Mapping[str, Sequence[Mark]], edge: float)
 def curves_chart(
     curves: Mapping[str, tuple[Sequence[int], np.ndarray]], label: str, salt: str
 ) -> str:
-    """A term along the training, one colour to a method, the seeds' mean with their range shaded.
+    """A term during training, one colour per method, the seeds' mean with their range shaded.
 
-    The height is chosen for the second half of the training; the way there may begin below the chart.
+    The height is chosen for the second half of training; curves may start below the chart.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -142,7 +142,7 @@ def draw_with_ranges(
     curves: Mapping[str, tuple[Sequence[int], np.ndarray]],
     middle: Callable[[np.ndarray], np.ndarray],
 ) -> None:
-    """A line to a method, the `middle` of its seeds, and their range shaded."""
+    """One line per method, the `middle` of its seeds, with their range shaded."""
     for (line, colour), (name, (steps, values)) in zip(LINES, curves.items(), strict=False):
         axes.plot(steps, middle(values), color=colour, linestyle=line, linewidth=1.4, label=name)
         if len(values) > 1:
@@ -217,7 +217,7 @@ def _draw_mark(axes: "Axes", mark: Mark, height: int, rng: np.random.Generator) 
 
 
 def shade(lines: int) -> float:
-    """The opacity of a range, less where many lie on top of each other."""
+    """The opacity of a range, lower if many overlap."""
     return 0.18 / max(1.0, lines / 3)
 
 
@@ -231,7 +231,7 @@ def _tinted(density: np.ndarray) -> np.ndarray:
 
 
 def _few_colours(png: bytes) -> bytes:
-    """The same in a palette of `PALETTE` colours, for dots and lines: a quarter of the size, and it looks the same."""
+    """The same with a palette of `PALETTE` colours, for dots and lines: a quarter of the size, visually identical."""
     from PIL import Image
 
     small = io.BytesIO()

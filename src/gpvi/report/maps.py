@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 COLUMNS = 5
 """Panels side by side."""
 SHADES, FINER = 40, 9
-"""So many shades, seen as smooth, make a file a tenth as large as all of them would; pixels to a point of the grid."""
+"""Number of shades: looks smooth, with a file a tenth as large as with all shades; and pixels per grid point."""
 CLASS_COLOURS = (CYCLE[1], CYCLE[2], CYCLE[3], CYCLE[6])
 
 
@@ -74,7 +74,7 @@ def draw_map(
     labels: Int[np.ndarray, " n"],
     half_width: float,
 ) -> None:
-    """One panel on axes of your own: the darker, the less the networks agree."""
+    """One panel on given axes: the darker, the less the networks agree."""
     from matplotlib.colors import to_rgb
 
     shares = finer(np.clip(sd / highest, 0, 1))

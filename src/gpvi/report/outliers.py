@@ -28,7 +28,7 @@ class ScoreHistogram(NamedTuple):
 def outlier_histograms(
     histograms: Mapping[str, ScoreHistogram], score: str, salt: str = "outliers"
 ) -> str:
-    """An SVG with one panel below another to each method, on one axis."""
+    """An SVG with one panel per method, stacked on one axis."""
     with canvas.figure(5.2, 0.55 + 0.85 * len(histograms), salt) as (figure, axes):
         axes.remove()
         panels = np.atleast_1d(figure.subplots(len(histograms), 1, sharex=True))
@@ -42,7 +42,7 @@ def outlier_histograms(
 
 
 def draw_histogram(axes: "Axes", name: str, histogram: ScoreHistogram, *, ink: str = INK) -> None:
-    """The same on axes of your own: shares of the known classes upwards, of the unknown ones over them."""
+    """The same on given axes: shares of the known classes, with those of the unknown ones drawn over them."""
     parts = ((histogram.inliers, KNOWN, "known classes"), (histogram.outliers, UNKNOWN, "unknown"))
     for shares, colour, label in parts:
         axes.stairs(shares, histogram.edges, fill=True, color=colour, alpha=0.35)

@@ -24,15 +24,15 @@ from gpvi.writing import whole
 
 PAGE = "index.html"
 CURVES = {"elbo": "ELBO", "log_density": "mean log p of the draws"}
-"""The training terms that are drawn, the best one first: a term is drawn where every method reports it."""
+"""Training terms to plot, the best first; a term is plotted if every method reports it."""
 ARROWS = {"lower": "↓", "higher": "↑"}
 TRAINING = (
-    "Means over the seeds, with their range shaded, each method on the target it was trained on: log p in whitened "
-    "coordinates or at another temperature is another number, so heights compare only where these are the same."
+    "Means over the seeds, with their range shaded, each method on the target it was trained on: log p differs between "
+    "whitened coordinates or temperatures, so heights are comparable only if these are the same."
 )
 READING = (
-    "↓ the lower the better, ↑ the higher; labels without an arrow describe. — not run, or not measured for this "
-    "method. “exact” is what as many draws of the posterior itself, or of the reference, have."
+    "↓ lower is better, ↑ higher is better; labels without an arrow are descriptive. — not run, or not measured for "
+    "this method. “exact” is the value for the same number of draws from the posterior itself, or from the reference."
 )
 """How the tables are read."""
 
@@ -44,7 +44,7 @@ def write(
     unread: int = 0,
     progress: bool | Meter = False,
 ) -> Path:
-    """Write the page into `directory` and return its path; it says how many records could not be read."""
+    """Write the page into `directory` and return its path; the page says how many records were unreadable."""
     path = Path(directory) / PAGE
     content = render(records, unread=unread, progress=progress)
     try:
@@ -59,7 +59,7 @@ def write(
 
 
 def render(records: Iterable[Record], *, unread: int = 0, progress: bool | Meter = False) -> str:
-    """The whole page; of records of one experiment, preset and method the newest is shown."""
+    """The whole page, with the newest record of each experiment, preset and method."""
     given = list(records)
     shown = sorted(latest(given), key=_place)
     by_experiment: dict[str, list[Record]] = {}
@@ -130,7 +130,7 @@ class Section:
 
     @property
     def labels(self) -> list[str]:
-        """Every method that has a row, in the experiment's order, then those only the paper has."""
+        """Every method that has a row, in the experiment's order, then those only in the paper."""
         order = dict.fromkeys(
             label for preset in PRESETS for label in self.experiment.recipes(preset)
         )
@@ -143,7 +143,7 @@ class Section:
         return self._stacked(table)
 
     def _side_by_side(self, table: Table) -> str:
-        """Methods down; under each metric the paper's figure, where it prints one, and one column to a preset."""
+        """One row per method; under each metric the paper's figure, if any, and one column per preset."""
         columns = [
             column
             for metric in table.metrics
@@ -202,14 +202,14 @@ class Section:
         return f"ours, <i>{escape(preset)}</i>" + (f"<br>{_count(n)}" if n else "")
 
     def _common_count(self, preset: str) -> int | None:
-        """The number of seeds, where all records of a preset have the same."""
+        """The number of seeds, if the same in all records of a preset."""
         counts = {len(record.seeds) for record in self.records if record.preset == preset}
         return counts.pop() if len(counts) == 1 else None
 
     def _floor_rows(
         self, columns: Sequence[Column], names: Sequence[str], first: Sequence[bool]
     ) -> Iterator[str]:
-        """What exact draws have, as a last row."""
+        """The values for exact draws, as a last row."""
         if len(self.experiment.cases) > 1 or not any(c.metric.floor for c in columns):
             return
         cells = []
@@ -329,7 +329,7 @@ class Section:
         return float(np.mean(means)) if means else None
 
     def _curves(self) -> Iterator[str]:
-        """Training curves, one chart to a preset and problem."""
+        """Training curves, one chart per preset and problem."""
         made = []
         for preset in self.presets:
             group = [r for r in self.records if r.preset == preset]
@@ -364,7 +364,9 @@ class Section:
             f"<li>{escape('; '.join(dict.fromkeys(methods)))} {badge(preset)}: {escape(note)}</li>"
             for (preset, note), methods in said.items()
         ]
-        return f'<h3>What happened</h3><ul class="notes">{"".join(notes)}</ul>' if notes else ""
+        return (
+            f'<h3>Notes from training</h3><ul class="notes">{"".join(notes)}</ul>' if notes else ""
+        )
 
 
 def _source(experiment: Experiment) -> str:
@@ -425,7 +427,7 @@ def _deviation(text: str) -> str:
 
 
 def _row(name: str, cells: Sequence[str], names: Sequence[str], first: Sequence[bool]) -> str:
-    """A line of a table; on a narrow screen each cell says what it is, and empty ones are left out."""
+    """A row of a table; on a narrow screen each cell is labelled, and empty ones are omitted."""
     kinds = (
         " ".join(filter(None, ("first" * begins, "" if cell else "empty")))
         for cell, begins in zip(cells, first, strict=True)
@@ -473,13 +475,13 @@ def _remarks(older: int, foreign: Sequence[str], unread: int) -> list[str]:
     """What is not on the page."""
     remarks = []
     if older:
-        remarks.append(f"{older} older record{'s' * (older > 1)} of the same runs left out.")
+        remarks.append(f"{older} older record{'s' * (older > 1)} of the same runs omitted.")
     if foreign:
         remarks.append(
-            f"Records of unknown experiments left out: {', '.join(map(escape, foreign))}."
+            f"Records of unknown experiments omitted: {', '.join(map(escape, foreign))}."
         )
     if unread:
-        remarks.append(f"{unread} damaged record{'s' * (unread > 1)} left out.")
+        remarks.append(f"{unread} damaged record{'s' * (unread > 1)} omitted.")
     return remarks
 
 
@@ -497,7 +499,7 @@ def _head(sections: Sequence[Section], records: Sequence[Record], remarks: Seque
         "<header><p class='kicker'>gpvi</p><h1>Neural samplers of a posterior, measured</h1>"
         "<p>Figures are mean ± standard deviation over n seeds. The paper’s own figures "
         "(<cite>Generative Particle Variational Inference via Estimation of Functional Gradients</cite>, ICML 2021) "
-        "stand beside ours and are never mixed with them.</p>"
+        "are shown beside ours and never mixed with them.</p>"
         f"<p class='caption'>{READING}</p>"
         f"<ul class='presets'>{meanings}</ul><ul class='contents'>{links}"
         "<li><a href='#provenance'>Where the numbers come from</a></li></ul>"

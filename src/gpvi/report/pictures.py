@@ -1,7 +1,7 @@
-"""The pictures of each experiment: a function of its records for every experiment that has some.
+"""The pictures of each experiment, made by a function of its records.
 
-A new experiment joins by one line in `PICTURES`. A function takes the experiment and its records, and gives blocks of
-HTML; whatever it draws comes from the records' arrays and curves, and it skips what a record lacks.
+A new experiment is added by one line in `PICTURES`. A function takes the experiment and its records and yields blocks
+of HTML; it draws only from the records' arrays and curves, and skips what a record lacks.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -50,7 +50,7 @@ def draws(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
 
 
 def errors_along(**terms: str) -> Pictures:
-    """Terms along the training on a logarithmic scale, one chart to a preset and term: name → label."""
+    """Terms during training on a logarithmic scale, one chart per preset and term: name → label."""
 
     def draw(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
         made = []
@@ -67,7 +67,7 @@ def errors_along(**terms: str) -> Pictures:
                         chart(error_curves(lines, ("step", label), salt), f"{label} · {preset}")
                     )
         if made:
-            yield "<h3>Along the training</h3>"
+            yield "<h3>During training</h3>"
             yield "<p class='caption'>Geometric means over the seeds, with their range shaded.</p>"
             yield charts(made)
 
@@ -87,7 +87,7 @@ def solvers(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
     }
     if lines:
         svg = error_curves(lines, ("iteration", "residual"), f"{experiment.name}-iterations")
-        caption = "What BiCGSTAB leaves of the residual after so many iterations, at the end of the training"
+        caption = "Residual of BiCGSTAB by number of iterations, at the end of training"
         yield charts([chart(svg, caption)])
 
 
@@ -162,15 +162,15 @@ def collapse(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]
             by_method[record.method] = lines
         image = figures.scaling_chart(by_method, theory, ("dimension", "variance ratio"))
         yield (
-            f'<figure class="wide">{picture(image, "variance ratio against dimension")}<figcaption>Variance found over '
-            f"the true one {badge(preset)}; dashed, what theory says of SVGD.</figcaption></figure>"
+            f'<figure class="wide">{picture(image, "variance ratio against dimension")}<figcaption>Estimated over '
+            f"true variance {badge(preset)}; dashed: theory for SVGD.</figcaption></figure>"
         )
 
 
 def open_category(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
-    """How the outlier score parts known classes from unknown ones, and how far confidence can be believed.
+    """How the outlier score separates known from unknown classes, and how well confidence is calibrated.
 
-    Of several splits the first that is drawn; one chart of each kind to a preset.
+    For the first split with pictures; one chart of each kind per preset.
     """
     made = []
     for preset, group in _by_preset(records):

@@ -1,4 +1,4 @@
-"""The reliability diagram: accuracy against confidence, with the gap from what was promised."""
+"""The reliability diagram: accuracy against confidence, and the gap between them."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LEAST = 0.005
-"""The share of the predictions that a bin needs to be drawn: the accuracy of fewer is chance."""
+"""The smallest share of predictions for which a bin is drawn: with fewer, accuracy is dominated by chance."""
 
 
 def reliability_diagram(curves: Mapping[str, Reliability], salt: str = "reliability") -> str:
-    """An SVG of one curve to each method, with its calibration error."""
+    """An SVG with one curve per method, with its calibration error."""
     with canvas.figure(5.2, 3.2 + 0.17 * ((len(curves) + 1) // 2), salt) as (figure, axes):
         draw_reliability(axes, curves, ink=INK)
         canvas.legend_above(axes)
@@ -27,7 +27,7 @@ def reliability_diagram(curves: Mapping[str, Reliability], salt: str = "reliabil
 def draw_reliability(
     axes: "Axes", curves: Mapping[str, Reliability], *, ink: str = "black"
 ) -> None:
-    """The same on axes of your own: a dot's area is the share of the predictions in its bin."""
+    """The same on given axes: a dot's area is the share of predictions in its bin."""
     axes.plot((0, 1), (0, 1), color=ink, alpha=0.35, linewidth=0.8, linestyle=(0, (4, 3)))
     lowest = 1.0
     for (line, colour), (name, bins) in zip(LINES, curves.items(), strict=False):

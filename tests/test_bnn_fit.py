@@ -1,5 +1,6 @@
 """Networks of one's own, trained as the estimators train theirs."""
 
+import re
 from typing import Any
 
 import equinox as eqx
@@ -13,6 +14,7 @@ import gpvi
 from gpvi import bnn
 from gpvi.bnn import training
 from gpvi.bnn.generators import small
+from gpvi.bnn.standardisation import other_units
 from gpvi.bnn.starts import HELD, NOISE, _firm, held
 from gpvi.errors import InputError, NotAvailableError, TrainingWarning, UnknownOptionError
 
@@ -98,10 +100,31 @@ def test_a_likelihood_of_ones_own_keeps_its_coordinates():
 def test_data_of_other_units_are_told():
     X, y = sine(30)
     options = {"key": KEY, "steps": 2, "members": 1, "method": "mfvi", "progress": False}
-    with pytest.warns(TrainingWarning, match=r"^y has a root mean square of .*: standardise it"):
+    with pytest.warns(TrainingWarning, match=r"^y is not standardised: column 0 has mean"):
         bnn.fit(NETWORK, "gaussian", X, 1e4 * y, **options)
-    with pytest.warns(TrainingWarning, match=r"^X has a root mean square of .*: standardise it"):
+    with pytest.warns(TrainingWarning, match=r"^X is not standardised: column 0 has mean 500"):
         bnn.fit(NETWORK, "gaussian", X + 500, y, **options)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda x: x, None),
+        (lambda x: x * [1, 0.02, 1], "column 1 has mean"),
+        (lambda x: x + np.array([0, 0, 5]), "column 2 has mean [45]"),
+        (lambda x: 5 + 0.01 * x, "column 0 .* column 1 .* column 2 "),
+        (lambda x: x * [1, 1, 50], r"column 2 .* deviation [45]\d"),
+        (lambda x: np.tile(x, 3) * 100, "; and 6 columns more"),
+        (lambda x: (x > 2).astype(float), None),
+        (lambda x: x * [1, 0, 1], None),
+        (lambda x: x * [1, 0, 1] + [0, 1e6, 0], r"column 1 has mean 1e\+06 and deviation 0"),
+        (lambda x: x.reshape(10, 10, 3, 1), None),
+    ],
+)
+def test_columns_in_other_units_are_named(change, named):
+    """Rare events of zeros and ones, constants near 0 and single dark pixels are no matter of units."""
+    found = other_units(change(np.random.default_rng(0).standard_normal((100, 3))), "X")
+    assert found is None if named is None else re.search(named, found)
 
 
 @pytest.mark.parametrize(

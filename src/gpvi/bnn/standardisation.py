@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Num
 
 ROUNDING = 10 * np.finfo(np.float64).eps
 
@@ -30,3 +31,29 @@ class Standardisation(NamedTuple):
     def inverse(self, values: np.ndarray) -> np.ndarray:
         """Back from them."""
         return values * self.scale + self.mean
+
+
+NARROW, WIDE, SHIFTED, NAMED = 0.3, 10.0, 3.0, 3
+"""A column is not in standard units if its values span less than NARROW, if its standard deviation is above WIDE, or if
+its mean is more than SHIFTED times that (or times 1) from 0. At most NAMED columns are named."""
+
+
+def other_units(values: Num[np.ndarray, "n ..."], name: str) -> str | None:
+    """What to say of columns far from mean 0 and standard deviation 1, for which priors and starts are made.
+
+    The pixels of images count as one column for each channel. A column of one value matters only where that is large.
+    """
+    width = 1 if values.ndim == 1 else values.shape[-1]
+    columns = values.reshape(-1, width).astype(np.float64)
+    mean, sd, spread = columns.mean(0), columns.std(0), np.ptp(columns, axis=0)
+    units = ((spread > 0) & (spread < NARROW)) | (sd > WIDE)
+    units |= np.abs(mean) > SHIFTED * np.maximum(sd, 1.0)
+    if not units.any():
+        return None
+    first = np.flatnonzero(units)[:NAMED]
+    named = "; ".join(f"column {i} has mean {mean[i]:.3g} and deviation {sd[i]:.3g}" for i in first)
+    others = f"; and {units.sum() - NAMED} columns more" if units.sum() > NAMED else ""
+    return (
+        f"{name} is not standardised: {named}{others}. Priors and starts are made for mean 0 and deviation 1: train on "
+        f"({name} − mean) / deviation, column by column, and transform predictions back."
+    )

@@ -28,6 +28,7 @@ from gpvi.bnn.networks import Network
 from gpvi.bnn.predictive import Predictive
 from gpvi.bnn.priors import FanIn, Prior, Sparse
 from gpvi.bnn.stages import Stages
+from gpvi.bnn.standardisation import other_units
 from gpvi.bnn.starts import fitted_networks, held
 from gpvi.checkpoint import asked
 from gpvi.errors import NotAvailableError, TrainingWarning
@@ -43,6 +44,8 @@ from gpvi.target import Target
 
 BATCH = 128
 """batch_size="auto"."""
+CHEAP = 4_000
+"""Weights of a network beyond which a step has no more draws for few data than for many."""
 MEMBERS, MEMBER_DRAWS = 5, 8
 """members="auto" of GPVI, and the draws of each in a step; where the data do not fill a batch, more, up to `DRAWS`."""
 CRITIC_STEPS, CRITIC_PACE = 10, 1e-3
@@ -50,8 +53,6 @@ CRITIC_STEPS, CRITIC_PACE = 10, 1e-3
 critic still points where the networks were when they have passed the optimum, and sends them away. Here scores leap
 from batch to batch: a critic in units of their size ends too wide, or does not find a line (R² −53,000, 0.76 and 0.94
 where this one has 0.95, 0.94 and 0.96)."""
-USUAL = 0.1, 10.0
-"""Root mean squares of X and y for which priors and starts are made, and steps of training suffice."""
 CLIMB = 5
 """GPVI starts at networks that climbed for a fifth of its steps (see `gpvi.bnn.starts`)."""
 
@@ -154,7 +155,7 @@ def trained(
     dim = network.size + len(likelihood.extra(network.outputs(X)))
     has_modes = len(network.layers) > 1 and dim < LARGE
     number = len(start) or _members(members, has_modes and _is(method, "gpvi"))
-    chosen = as_method(method, dim, _draws(number, len(X), start))
+    chosen = as_method(method, dim, _draws(number, len(X), dim, start))
     weights = default_prior(chosen) if _is(prior, "auto") else prior
     given = partial(
         target,
@@ -273,11 +274,13 @@ def _members(given: int | str, several: bool) -> int:
     return int(given)
 
 
-def _draws(members: int, size: int, start: Sequence[Posterior]) -> int:
-    """Of GPVI in a step: few data are cheap, and so is less noise; what goes on keeps its number."""
+def _draws(members: int, size: int, dim: int, start: Sequence[Posterior]) -> int:
+    """Draws of GPVI in a step: more where data and weights are few, and cheap; a continued fit keeps its number."""
     if start:
         return getattr(start[0].method, "particles", DRAWS)
-    return DRAWS if members == 1 else min(DRAWS, max(1, BATCH // size) * MEMBER_DRAWS)
+    if members == 1:
+        return DRAWS
+    return min(DRAWS, max(1, min(BATCH // size, CHEAP // dim)) * MEMBER_DRAWS)
 
 
 def _batch_size(given: int | str | None, method: Method, size: int) -> int | None:
@@ -291,14 +294,9 @@ def _batch_size(given: int | str | None, method: Method, size: int) -> int | Non
 
 
 def _warn_of_units(values: np.ndarray, name: str) -> None:
-    size = float(np.sqrt(np.mean(np.square(values, dtype=np.float64))))
-    if not USUAL[0] <= size <= USUAL[1]:
-        warnings.warn(
-            f"{name} has a root mean square of {size:.3g}, and priors and starts are made for about 1: standardise it, "
-            f"({name} − mean) / standard deviation, and turn predictions back.",
-            TrainingWarning,
-            stacklevel=3,
-        )
+    advice = other_units(values, name)
+    if advice is not None:
+        warnings.warn(advice, TrainingWarning, stacklevel=3)
 
 
 def _is(value: Any, name: str) -> bool:

@@ -404,10 +404,9 @@ def _check_sites(trace: Mapping[str, Any]) -> None:
         if site["fn"].support.is_discrete:
             raise InputError(
                 f"site {name!r} is a discrete latent ({type(site['fn']).__name__}), and a density on R^d needs "
-                "continuous ones. Marginalise it out: a mixture is numpyro.distributions.MixtureSameFamily or "
-                "MixtureGeneral, a chain of states is summed by enumeration (numpyro.contrib.funsor, "
-                "infer={'enumerate': 'parallel'}) or a forward recursion inside numpyro.factor. "
-                "If it is data, pass it as obs=."
+                "continuous ones. Marginalise it out by hand: a mixture is numpyro.distributions.MixtureSameFamily or "
+                "MixtureGeneral; other sums are a jax.scipy.special.logsumexp over its values, or a forward recursion "
+                "over a chain of states, in numpyro.factor. If it is data, pass it as obs=."
             )
         if isinstance(site["fn"], Delta):
             raise InputError(

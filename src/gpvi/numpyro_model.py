@@ -109,6 +109,21 @@ class NumPyroModel:
             value for name, value in log_probs.items() if not self._is_inside(trace[name])
         )
 
+    def finite_in_double(self, points: Float[np.ndarray, "n d"]) -> np.ndarray | None:
+        """At which of these points the log-density and its gradient are finite in float64.
+
+        None where they cannot be computed so, as the model holds arrays of another precision.
+        """
+        double = np.dtype("float64")
+        try:
+            with precision(double):
+                model = NumPyroModel(self._model, self._args, self._kwargs, double)
+                evaluate = jax.jit(partial(jax.lax.map, jax.value_and_grad(model.log_joint)))
+                values, slopes = map(np.asarray, evaluate(jnp.asarray(points, double)))
+        except (TypeError, ValueError):
+            return None
+        return np.isfinite(values) & np.isfinite(slopes).all(1)
+
     def constrain(self, x: Float[Array, " d"]) -> dict[str, Array]:
         """The latent sites in their supports, and the deterministic sites."""
         trace = self._trace(self._substituted(x, self._everything))

@@ -12,7 +12,6 @@ import re
 import shutil
 import stat
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,6 +32,7 @@ from gpvi.pace import Assessment
 from gpvi.program import Plan, Program
 from gpvi.recovery import Run
 from gpvi.target import Target
+from gpvi.warning import warn
 from gpvi.whitened import Whitened
 
 KEPT = 2
@@ -153,11 +153,10 @@ class Checkpoints:
                     "directory that can be written to, or leave it out."
                 ) from trouble
             else:
-                warnings.warn(
+                warn(
                     f"{self._directory} cannot be locked: {trouble.strerror}. If it cannot be written to, nothing will "
                     "be saved; if it can, let no other run use it.",
                     TrainingWarning,
-                    stacklevel=4,
                 )
             yield
 
@@ -260,7 +259,7 @@ class Checkpoints:
         """Warn now; the run's notes keep it."""
         run.warn(note)
         self.told.add(note)
-        warnings.warn(note, TrainingWarning, stacklevel=5)
+        warn(note, TrainingWarning)
 
     def _prune(self, attempt: int, newest: int) -> None:
         """Remove what the save of step `newest` has made needless: older ones, and those of steps that were taken back.

@@ -9,7 +9,6 @@ One generator from a random network holds one mode, and may settle where noise e
 """
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -34,6 +33,7 @@ from gpvi.posterior import Posterior
 from gpvi.progress import Meter
 from gpvi.specs import hyphenated, require_choice, require_count, require_key, resolve
 from gpvi.stream import Stream
+from gpvi.warning import warn
 
 BATCH = 128
 """batch_size="auto"."""
@@ -251,11 +251,10 @@ def _batch_size(given: int | str | None, method: Method, size: int) -> int | Non
 def _warn_of_units(values: np.ndarray, name: str) -> None:
     size = float(np.sqrt(np.mean(np.square(values, dtype=np.float64))))
     if not USUAL[0] <= size <= USUAL[1]:
-        warnings.warn(
+        warn(
             f"{name} has a root mean square of {size:.3g}, and priors and starts are made for about 1: standardise it, "
             f"({name} − mean) / standard deviation, and turn predictions back.",
             TrainingWarning,
-            stacklevel=3,
         )
 
 

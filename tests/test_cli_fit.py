@@ -223,6 +223,10 @@ def test_what_is_wrong_is_said_in_one_line(file, tmp_path, name, options, said):
             "def log_density(x):\n    return -x[0] if x[0] > 0 else x[0]\n",
             "line 2: the function is compiled",
         ),
+        (
+            "import numpy as np\ndef log_density(x):\n    return -np.sum(np.asarray(x))\n",
+            "arrays in place of pandas' columns (.values)",
+        ),
         ("import math\ndef log_density(x):\n    return math.log(x[0])\n", "jax.numpy in place of"),
         (
             "import jax.numpy as jnp\ndef log_density(x):\n    return jnp.log(x[0])\n",

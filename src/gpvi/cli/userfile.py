@@ -89,8 +89,8 @@ def _untraced(error: BaseException | None) -> str:
         return ""
     return (
         f"the function is compiled, and asks for the value of an array meanwhile ({type(error).__name__}). Write it "
-        "with jax.numpy in place of numpy or math, jnp.where in place of an if on values, and no float(), int() or "
-        ".item()."
+        "with jax.numpy in place of numpy or math, jnp.where in place of an if on values, no float(), int() or "
+        ".item(), and arrays in place of pandas' columns (.values)."
     )
 
 

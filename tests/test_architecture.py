@@ -15,7 +15,17 @@ ROOT = Path(gpvi.__file__).parent
 NOTATION = Path(__file__).parents[1] / "docs" / "notation.md"
 
 LAYERS = (
-    {"errors", "untrusted", "gauss_jordan", "nvidia", "names", "evidence", "writing", "arithmetic"},
+    {
+        "errors",
+        "untrusted",
+        "gauss_jordan",
+        "nvidia",
+        "names",
+        "evidence",
+        "writing",
+        "arithmetic",
+        "warning",
+    },
     {"specs", "entries"},
     {
         "storage",
@@ -153,6 +163,11 @@ def test_heavy_libraries_are_imported_where_they_are_used():
         env={"PYTHONPATH": str(ROOT.parent), "JAX_PLATFORMS": "cpu"},
     )
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "gpvi.warning"])
+def test_warnings_point_out_of_the_library(name):
+    assert "warnings.warn(" not in MODULES[name].read_text(), "use gpvi.warning"
 
 
 def named() -> list[str]:

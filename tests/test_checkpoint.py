@@ -604,6 +604,7 @@ def test_a_directory_that_cannot_be_locked_is_told_before_training(tmp_path, mon
     with pytest.warns(TrainingWarning, match="cannot be locked: Read-only") as seen:
         fit(checkpoint=tmp_path, callbacks=[tell])
     assert (told[0], len(seen)) == (1, 1)
+    assert seen[0].filename == __file__
 
 
 def test_home_is_expanded(tmp_path, monkeypatch):

@@ -107,6 +107,78 @@ def test_a_numpyro_model_needs_no_dimension(tmp_path):
     assert (rate > 0).all(), "in its support"
 
 
+NEEDY = """
+import functools
+import numpy as np
+import numpyro
+import numpyro as npr
+import numpyro.distributions as dist
+from numpyro import sample
+
+SPREAD = np.ones(2)
+
+
+def plain(y):
+    mu = numpyro.sample("mu", dist.Normal(0, 1))
+    numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+
+
+def renamed(y):
+    npr.sample("mu", dist.Normal(0, 1))
+
+
+def imported(y):
+    sample("mu", dist.Normal(0, 1))
+
+
+def inside(y):
+    import numpyro
+
+    numpyro.sample("mu", dist.Normal(0, 1))
+
+
+def two(x, y):
+    n, d = x.shape
+    numpyro.sample("mu", dist.Normal(0, 1).expand([d]))
+
+
+part = functools.partial(two, y=1.0)
+
+
+def log_density(x):
+    return numpyro.distributions.Normal(0, SPREAD).log_prob(x).sum()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [
+        ("plain", "y"),
+        ("renamed", "y"),
+        ("imported", "y"),
+        ("inside", "y"),
+        ("two", "x, y"),
+        ("part", "x"),
+    ],
+)
+@pytest.mark.parametrize("options", [(), ("--dim", 2)], ids=["", "dim"])
+def test_a_numpyro_model_with_open_arguments(tmp_path, name, needs, options):
+    pytest.importorskip("numpyro")
+    (tmp_path / "model.py").write_text(NEEDY)
+    result = call(f"{tmp_path / 'model.py'}:{name}", *options, "--out", tmp_path / "out")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"looks like a NumPyro model that needs {needs}. Bind" in result.stderr
+    assert f"functools.partial({name}, {needs.split(', ')[0]}=…" in result.stderr
+
+
+def test_a_log_density_may_use_numpyros_distributions(tmp_path):
+    pytest.importorskip("numpyro")
+    (tmp_path / "model.py").write_text(NEEDY)
+    words = (tmp_path / "model.py", "--dim", 2, "--method", "svgd", "--steps", 5)
+    result = call(*words, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+
+
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
@@ -151,11 +223,21 @@ def test_what_is_wrong_is_said_in_one_line(file, tmp_path, name, options, said):
             "def log_density(x):\n    return -x[0] if x[0] > 0 else x[0]\n",
             "line 2: the function needs the value",
         ),
+        (
+            "import numpy as np\ndef log_density(x):\n    return -np.sum(np.asarray(x))\n",
+            "arrays instead of pandas columns (.values)",
+        ),
         ("import math\ndef log_density(x):\n    return math.log(x[0])\n", "jax.numpy instead of"),
         (
             "import jax.numpy as jnp\ndef log_density(x):\n    return jnp.log(x[0])\n",
             "dim=2, initial=…)`",
         ),
+        (
+            "import sys\ndef log_density(x): return -x@x\nsys.exit(0)\n",
+            "line 3: the program is ended",
+        ),
+        ("def log_density(x):\n    raise SystemExit(0)\n", "line 2: the program is ended here"),
+        ("def log_density(x, *, y):\n    return y * x.sum()\n", "needs 2 arguments"),
     ],
 )
 def test_what_is_wrong_with_the_file(tmp_path, content, said):

@@ -92,6 +92,8 @@ def test_many_rejected_draws_are_told():
     assert rejections(history) is None
     history["rejected"][-20:] = 0.36
     assert "36% of the last draws" in str(rejections(history))
+    assert "Transform a coordinate with a bounded range" in str(rejections(history))
+    assert "or use dtype='float64' where numbers underflow" in str(rejections(history))
     assert rejections({}) is None
 
 

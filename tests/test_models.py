@@ -281,7 +281,7 @@ def impossible(y):
 
 
 def discrete(y):
-    z = sample("z", dist.Bernoulli(0.5))
+    z = sample("z", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
     sample("y", dist.Normal(z, 1), obs=y)
 
 
@@ -320,7 +320,10 @@ def forgets_the_indices(y):
         (3.0, "model is 3.0; pass the NumPyro model itself"),
         (lambda y: y, "has no sites: it is not a NumPyro model"),
         (lambda: None, "fails when it is run.*TypeError"),
-        (discrete, "'z' is a discrete latent.*Marginalise.*enumeration"),
+        (
+            discrete,
+            "'z' is a discrete latent((?!enumerat).)*logsumexp((?!enumerat).)*obs=",
+        ),
         (twice, "names a site twice.*`a`"),
         (no_latent, "no_latent has no latent sites.*numpyro.sample"),
         (with_parameter, "'w' is a numpyro.param, which has no prior"),
@@ -334,6 +337,102 @@ def forgets_the_indices(y):
 def test_models_that_are_refused(model, message):
     with pytest.raises(InputError, match=message):
         Target.from_numpyro(model, -1.0)
+
+
+def pairs(y):
+    mu = sample("mu", dist.Normal(0, 1).expand([5]))
+    sample("y", dist.Normal(mu[:, None], 1), obs=y)
+
+
+def pairs_in_a_plate(y):
+    mu = sample("mu", dist.Normal(0, 1).expand([5]))
+    with numpyro.plate("datum", 5):
+        sample("y", dist.Normal(mu[:, None], 1), obs=y)
+
+
+def pairs_of_a_column(y):
+    mu = sample("mu", dist.Normal(0, 1).expand([5]))
+    sample("y", dist.Normal(mu, 1), obs=y[:, None])
+
+
+def a_column_in_a_plate(y):
+    with numpyro.plate("datum", 5):
+        mu = sample("mu", dist.Normal(0, 1))
+        sample("y", dist.Normal(mu, 1), obs=y[:, None])
+
+
+def pairs_as_events(y):
+    mu = sample("mu", dist.Normal(0, 1).expand([5]))
+    sample("y", dist.Normal(mu[:, None], 1).to_event(1), obs=y)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [pairs, pairs_in_a_plate, pairs_of_a_column, a_column_in_a_plate, pairs_as_events],
+    ids=lambda model: model.__name__,
+)
+def test_pairs_of_data_are_refused(model):
+    with pytest.raises(InputError, match=r"'y' has a value of shape .* broadcasts? .*\(5, 5\)"):
+        Target.from_numpyro(model, Y)
+
+
+def scalars(y):
+    sample("y", dist.Normal(sample("a", dist.Normal(0, 1)), 1), obs=y)
+
+
+def plated(y):
+    a = sample("a", dist.Normal(0, 1))
+    with numpyro.plate("datum", 5):
+        sample("y", dist.Normal(a, 1), obs=y)
+
+
+def one_value_in_a_plate(y):
+    with numpyro.plate("datum", 5):
+        sample("zero", dist.Normal(sample("a", dist.Normal(0, 1)), 1), obs=0.0)
+
+
+def one_value_for_all(y):
+    a = sample("a", dist.Normal(0, 1).expand([5]))
+    sample("zero", dist.Normal(a, 1), obs=0.0)
+
+
+def repeated_in_a_plate(y):
+    a = sample("a", dist.Normal(0, 1).expand([3, 1]))
+    with numpyro.plate("again", 3, dim=-2), numpyro.plate("datum", 5, dim=-1):
+        sample("y", dist.Normal(a, 1), obs=y)
+
+
+def events(y):
+    a = sample("a", dist.Normal(0, 1).expand([5]))
+    sample("y", dist.Normal(a, 1).to_event(1), obs=y)
+    sample("z", dist.MultivariateNormal(a, jnp.eye(5)), obs=np.ones((3, 5)))
+    sample("k", dist.Categorical(logits=a), obs=np.array([1, 2, 4]))
+    sample("columns", dist.Normal(a[:, None], 1), obs=np.ones((5, 2)))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [scalars, plated, one_value_in_a_plate, one_value_for_all, repeated_in_a_plate, events],
+    ids=lambda model: model.__name__,
+)
+def test_other_broadcasting_is_taken(model):
+    target = Target.from_numpyro(model, Y)
+    assert np.isfinite(target.log_density(target.initial))
+
+
+def test_a_series_of_pandas_inside_a_model():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"x": Y, "y": Y})
+
+    def model():
+        b = sample("b", dist.Normal(0, 1))
+        sample("y", dist.Normal(b * frame["x"], 1), obs=frame["y"].values)
+
+    with pytest.raises(
+        InputError, match=r"traced \(TracerArrayConversionError\).*\.values"
+    ) as found:
+        Target.from_numpyro(model)
+    assert "\n" not in found.value.args[0]
 
 
 def test_options_that_the_model_also_takes():

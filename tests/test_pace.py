@@ -87,11 +87,12 @@ def test_a_round_judged_twice_is_compared_with_the_round_before(monkeypatch):
 
     monkeypatch.setattr(program.Program, "__call__", fails_once)
     monkeypatch.setattr(fit, "ATTEMPTS", 1)
-    with pytest.warns(TrainingWarning, match="step 4: .* is not finite; went back to step"):
+    with pytest.warns(TrainingWarning, match="step 4: .* is not finite; went back to step") as told:
         posterior = gpvi.fit(
             gpvi.Target(gaussian, dim=2), SMALL, key=jax.random.key(0), progress=False
         )
     assert failed and posterior.training.steps == 12
+    assert {warning.filename for warning in told} == {__file__}, "it points at the call of fit"
 
 
 def test_of_two_attempts_the_one_that_misses_nothing_is_better():
@@ -105,10 +106,11 @@ def test_what_cannot_be_trusted_is_tried_again_and_told(monkeypatch):
     elbos = iter([-3.0, -2.0, -1.5, -1.0, -9.0, -8.0])
     monkeypatch.setattr(pace, "inside_evidence", lambda *_, **__: seen(next(elbos), k_hat=0.9))
     monkeypatch.setattr("gpvi.methods.gpvi.ROUNDS", (2, 4))
-    with pytest.warns(TrainingWarning, match="no attempt can be trusted"):
+    with pytest.warns(TrainingWarning, match="no attempt can be trusted") as warned:
         posterior = gpvi.fit(
             gpvi.Target(gaussian, dim=2), SMALL, key=jax.random.key(0), progress=False
         )
+    assert {warning.filename for warning in warned} == {__file__}, "it points at the call of fit"
     told = posterior.training.notes
     assert [note[:14] for note in told] == [f"attempt {i} of 3" for i in (1, 2, 3)]
     assert "ELBO -1," in told[1]

@@ -26,7 +26,14 @@ def student(x):
     return -2 * jnp.log1p(x @ x)
 
 
-@pytest.mark.parametrize("log_density", [normal, correlated, student], ids=lambda f: f.__name__)
+def far_modes(x):
+    """The start lies in the valley between two modes, 900 of its scales away from either."""
+    return jnp.logaddexp(-((x[0] - 30) ** 2) / 2, -((x[0] + 30) ** 2) / 2) - x[1] ** 2 / 2
+
+
+@pytest.mark.parametrize(
+    "log_density", [normal, correlated, student, far_modes], ids=lambda f: f.__name__
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_sound_log_densities_pass(log_density, dtype):
     seen = Target(log_density, dim=2, initial=[0.3, 0.2], dtype=dtype).debug()
@@ -97,6 +104,8 @@ TROUBLES = {
     ),
     "a missing prior": (lambda x: -jnp.exp(x[0]) - x[1] ** 2, "warning", r"not fall.* −x\[0\]"),
     "an explosion": (lambda x: x[0] ** 2 - x[1] ** 2, "warning", r"along \+x\[0\], −x\[0\] The"),
+    "a flipped sign": (lambda x: (x @ x) / 2, "error", "grows without bound.*is its sign flipped"),
+    "a flipped overflow": (lambda x: jnp.cosh(x).sum(), "error", "is its sign flipped"),
     "a large constant": (lambda x: normal(x) - 1e7, "warning", "resolves to ±1.2"),
     "scales": (lambda x: -((1e4 * x[0]) ** 2) - x[1] ** 2, "note", r"scales differ by 1e\+04"),
     "a stopped gradient": (
@@ -164,3 +173,34 @@ def test_the_key_moves_the_points():
         seen = target.debug(key=jax.random.key(seed))
         assert seen.ok
         assert [f.level for f in seen.findings] == ["note"]
+
+
+def gammas(shape):
+    def model():
+        import numpyro
+        import numpyro.distributions as dist
+
+        numpyro.sample("rate", dist.Gamma(shape, 1.0))
+
+    return model
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "message"),
+    [
+        (
+            0.2,
+            "float32",
+            "underflow or overflow in float32; in float64 all is finite: use dtype='float64'",
+        ),
+        (0.1, "float32", r"finite at \d\d% of these points: use dtype='float64'"),
+        (0.1, "float64", "unconstrained already, and float64 is no cure"),
+    ],
+)
+def test_coordinates_that_numpyro_has_transformed(shape, dtype, message):
+    """θ = exp(u) underflows; another transformation would not help, another precision may."""
+    pytest.importorskip("numpyro")
+    said = " ".join(str(Target.from_numpyro(gammas(shape), dtype=dtype).debug()).split())
+    assert "not finite at" in said
+    assert re.search(message, said), said
+    assert "sigmoid" not in said

@@ -25,6 +25,7 @@ FINE = Evidence(4_000, 0.95, 0.3, 0.01, 0.02, 0.0, 0.0, "exact")
         ({"missing": None}, "good", "never visited"),
         ({"density": "invalid"}, "do not trust", "folds"),
         ({"rejected": 0.1}, "do not trust", "10.0%"),
+        ({"rejected": 0.1}, "do not trust", "bounded coordinate, or use dtype='float64'"),
         ({"missing": 0.3}, "do not trust", "30%"),
         ({"fall": 1.5}, "do not trust", "1.5 nats"),
         ({"fall": 20.0}, "good", "fits"),

@@ -12,7 +12,6 @@ import re
 import shutil
 import stat
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -34,6 +33,7 @@ from gpvi.pace import Assessment
 from gpvi.program import Plan, Program
 from gpvi.recovery import Run
 from gpvi.target import Target
+from gpvi.warning import warn
 from gpvi.whitened import Whitened
 
 KEPT = 2
@@ -167,11 +167,10 @@ class Checkpoints:
                     "a writable directory, or omit it."
                 ) from trouble
             else:
-                warnings.warn(
+                warn(
                     f"{self.directory} cannot be locked: {trouble.strerror}. If it is not writable, nothing will be "
                     "saved; if it is, let no other run use it.",
                     TrainingWarning,
-                    stacklevel=4,
                 )
             yield
 
@@ -274,7 +273,7 @@ class Checkpoints:
         """Warn now, and keep the message in the run's notes."""
         run.warn(note)
         self.told.add(note)
-        warnings.warn(note, TrainingWarning, stacklevel=5)
+        warn(note, TrainingWarning)
 
     def _prune(self, attempt: int, newest: int) -> None:
         """Remove saves made obsolete by the one of step `newest`: older ones, and those of steps that were rewound.

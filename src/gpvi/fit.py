@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
@@ -38,6 +37,7 @@ from gpvi.specs import require_key
 from gpvi.starting import coarseness, first_state, searches, started
 from gpvi.target import Target
 from gpvi.training import Training
+from gpvi.warning import warn
 from gpvi.whitened import Whitened
 
 
@@ -223,9 +223,7 @@ def _best(
         return state, training
     notes = [f"attempt {i + 1} of {len(told)}: {each}" for i, each in enumerate(told)]
     if not found.trusted:
-        warnings.warn(
-            f"no attempt can be trusted; {'; '.join(notes)}", TrainingWarning, stacklevel=3
-        )
+        warn(f"no attempt can be trusted; {'; '.join(notes)}", TrainingWarning)
     interrupted = any(training.interrupted for _, _, training in tried)
     return state, dataclasses.replace(training, notes=tuple(notes), interrupted=interrupted)
 
@@ -386,12 +384,12 @@ def _advise(target: Target) -> None:
     """Say what the maker of the target knows of training it so."""
     suggested = target.suggestion()
     if suggested is not None and suggested.note:
-        warnings.warn(suggested.note, TrainingWarning, stacklevel=3)
+        warn(suggested.note, TrainingWarning)
 
 
 def _warn(notes: Iterable[str]) -> None:
     for note in notes:
-        warnings.warn(note, TrainingWarning, stacklevel=3)
+        warn(note, TrainingWarning)
 
 
 def _meter(progress: bool | Meter) -> Meter:

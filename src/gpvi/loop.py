@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -33,6 +32,7 @@ from gpvi.program import Plan, Program
 from gpvi.progress import Meter
 from gpvi.recovery import Run, first_failure, rejections
 from gpvi.training import Training
+from gpvi.warning import warn
 
 TERMINATED = 128 + signal.SIGTERM
 """The exit code of a process that SIGTERM has ended."""
@@ -170,7 +170,7 @@ def _conclude(
         raise SystemExit(TERMINATED)
     for note in run.notes:
         if log is None or note not in log.checkpoints.told:
-            warnings.warn(note, TrainingWarning, stacklevel=4)
+            warn(note, TrainingWarning)
     if run.done == 0 and not interrupted and run.notes:
         raise DivergenceError(
             f"no step was finite: {run.notes[-1]}. Check the log-density near the start (target.check()), and that it "

@@ -109,6 +109,21 @@ class NumPyroModel:
             value for name, value in log_probs.items() if not self._is_inside(trace[name])
         )
 
+    def finite_in_double(self, points: Float[np.ndarray, "n d"]) -> np.ndarray | None:
+        """At which of these points the log-density and its gradient are finite in float64.
+
+        None where they cannot be computed so, as the model holds arrays of another precision.
+        """
+        double = np.dtype("float64")
+        try:
+            with precision(double):
+                model = NumPyroModel(self._model, self._args, self._kwargs, double)
+                evaluate = jax.jit(partial(jax.lax.map, jax.value_and_grad(model.log_joint)))
+                values, slopes = map(np.asarray, evaluate(jnp.asarray(points, double)))
+        except (TypeError, ValueError):
+            return None
+        return np.isfinite(values) & np.isfinite(slopes).all(1)
+
     def constrain(self, x: Float[Array, " d"]) -> dict[str, Array]:
         """The latent sites in their supports, and the deterministic sites."""
         trace = self._trace(self._substituted(x, self._everything))
@@ -213,6 +228,12 @@ class NumPyroModel:
                     f"the model {_name(self._model)} names a site twice: {error}. Give each numpyro.sample a name of "
                     "its own."
                 ) from error
+            if isinstance(error, jax.errors.TracerArrayConversionError):
+                raise InputError(
+                    f"the model {_name(self._model)} turns an unknown into a NumPy array while it is traced "
+                    "(TracerArrayConversionError), as NumPy's functions and the columns of pandas do. Write it in "
+                    'jax.numpy, and make arrays of columns: df["x"].values, or np.asarray.'
+                ) from error
             raise InputError(
                 f"the model {_name(self._model)} fails when it is run with the given arguments: "
                 f"{type(error).__name__}: {error}. Target.from_numpyro(model, *args, **kwargs) passes them as "
@@ -242,6 +263,7 @@ class NumPyroModel:
 
     def _read_sites(self, trace: dict[str, dict[str, Any]]) -> None:
         """The latent sites in the model's own order, and the names of all axes."""
+        _check_terms(trace)
         latents = []
         for name, site in trace.items():
             if not _is_latent(site):
@@ -404,15 +426,45 @@ def _check_sites(trace: Mapping[str, Any]) -> None:
         if site["fn"].support.is_discrete:
             raise InputError(
                 f"site {name!r} is a discrete latent ({type(site['fn']).__name__}), and a density on R^d needs "
-                "continuous ones. Marginalise it out: a mixture is numpyro.distributions.MixtureSameFamily or "
-                "MixtureGeneral, a chain of states is summed by enumeration (numpyro.contrib.funsor, "
-                "infer={'enumerate': 'parallel'}) or a forward recursion inside numpyro.factor. "
-                "If it is data, pass it as obs=."
+                "continuous ones. Marginalise it out by hand: a mixture is numpyro.distributions.MixtureSameFamily or "
+                "MixtureGeneral; other sums are a jax.scipy.special.logsumexp over its values, or a forward recursion "
+                "over a chain of states, in numpyro.factor. If it is data, pass it as obs=."
             )
         if isinstance(site["fn"], Delta):
             raise InputError(
                 f"site {name!r} has a Delta distribution, which has no density: use numpyro.deterministic."
             )
+
+
+def _check_terms(trace: Mapping[str, Any]) -> None:
+    """Refuse an observed site that pairs its data with means of other data, as (N, 1) against (N,) does.
+
+    Its sum looks like any. A plate may repeat what is observed, and a single value may stand for many.
+    """
+    for name, site in trace.items():
+        if not _is_data(site):
+            continue
+        own = (*site["fn"].batch_shape, *site["fn"].event_shape)
+        shape = jnp.broadcast_shapes(own, np.shape(site["value"]))
+        value, given = (_padded(each, len(shape)) for each in (np.shape(site["value"]), own))
+        event = site["fn"].event_dim
+        plates = {frame.dim - event for frame in site["cond_indep_stack"]}
+        axes = range(-len(shape), 0)
+        data = {i for i in axes if value[i] > 1 and (i < -event or given[i] == 1)}
+        lengths = {value[i] for i in data - plates}
+        if data and any(
+            shape[i] > value[i] and (i not in plates or shape[i] in lengths) for i in axes
+        ):
+            raise InputError(
+                f"site {name!r} has a value of shape {np.shape(site['value'])} and a distribution of shape {own}, "
+                f"which broadcast to {shape}: data are paired with the means of others. Give both the same shape "
+                "(compare (N, 1) with (N,)), or repeat the data by a numpyro.plate."
+            )
+
+
+def _padded(shape: tuple[int, ...], length: int) -> tuple[int, ...]:
+    """A shape with ones in front."""
+    return (1,) * (length - len(shape)) + shape
 
 
 def check_options(model: Any, options: Mapping[str, Any]) -> None:

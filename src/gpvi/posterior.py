@@ -1,7 +1,6 @@
 """What `fit` returns: draws, densities, a diagnosis, and a directory that holds it all."""
 
 import os
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -25,6 +24,7 @@ from gpvi.summary import Summary, summarise
 from gpvi.target import Target
 from gpvi.training import Training
 from gpvi.verdict import RELIABLE_K_HAT
+from gpvi.warning import warn
 from gpvi.whitened import Whitened
 
 Count = int | np.integer
@@ -221,11 +221,10 @@ class Posterior:
             chosen = x[jax.random.categorical(choice_key, log_weights, shape=(n,))]
         heavy = proposals >= LEAST_DRAWS and not k_hat <= RELIABLE_K_HAT
         if heavy or effective < min(n, proposals / 10):
-            warnings.warn(
+            warn(
                 f"{effective:.0f} of {proposals} proposals are effective (k̂ = {k_hat:.2f}), so that many of the {n} "
                 "draws are the same few points: q is too far from p for weights to correct it. See diagnose().",
                 ReliabilityWarning,
-                stacklevel=2,
             )
         return chosen
 

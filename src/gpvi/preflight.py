@@ -25,10 +25,14 @@ EXACT_CURVATURES = 1_000
 """Up to this dimension each ∂²log p/∂x_i² is computed; beyond it they are estimated from random probes."""
 PROBES = 32
 SHOWN = 10
+GUARD = "guard log, sqrt and division; use log-sum-exp forms where exp overflows."
+LINES, REACHES = 4, (10.0, 100.0, 1e4, 1e8)
+"""Random lines that are followed to both sides, and how far, in scales; no mode lies at the last."""
 COARSE, COARSE_LOG_DENSITY = 0.02, 0.25
 """Float spacing, in standard deviations and in nats, above which the user is warned."""
 
 Level = Literal["error", "warning", "note"]
+InDouble = Callable[[Float[np.ndarray, "n d"]], np.ndarray | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +115,7 @@ def preflight(
     returned: Callable[..., Any] | None = None,
     log_likelihood: Callable[..., Any] | None = None,
     data: PyTree = None,
+    in_double: InDouble | None = None,
 ) -> Preflight:
     """Check `log_density` around `initial`.
 
@@ -118,6 +123,8 @@ def preflight(
     ----------
     returned: the function whose shape and dtype are checked, if `log_density` scales its result.
     log_likelihood, data: for the mini-batch form.
+    in_double: for a model whose coordinates are unconstrained already: at which points log p and its gradient are
+        finite in float64, or None if that is not known.
     """
     dtype = np.dtype(initial.dtype)
     leaves = jax.tree.leaves(data)
@@ -148,17 +155,19 @@ def preflight(
     curvature_key, points_key = jax.random.split(key)
     scale = _scales(log_density, initial, key=curvature_key)
     difference_key, points_key = jax.random.split(points_key)
+    rays_key = jax.random.fold_in(difference_key, 1)
     x = np.asarray(initial, np.float64)
     cloud, outward = _points(x, scale, key=points_key)
+    rays = _rays(x, scale, key=rays_key)
     move = np.asarray(jax.random.normal(difference_key, x.shape), np.float64) * _units(scale)
     move *= 3 * float(np.finfo(dtype).eps) ** (1 / 3)
-    points = np.concatenate([cloud, outward, [x + move, x - move]])
-    values, slopes = map(np.asarray, evaluate(jnp.asarray(points, dtype)))
-    around, far, pair = np.split(values, [len(cloud), len(points) - 2])
-    findings += _finiteness(around, slopes[: len(cloud)], cloud - x, names)
+    parts = [cloud, outward, np.stack([x + move, x - move]), rays]
+    values, slopes = map(np.asarray, evaluate(jnp.asarray(np.concatenate(parts), dtype)))
+    around, far, pair, along = np.split(values, np.cumsum([len(part) for part in parts])[:-1])
+    findings += _finiteness(around, slopes[: len(cloud)], cloud, x, names, dtype, in_double)
     findings += _ignored(log_density, initial, np.vstack([gradient, slopes]), names)
     findings += _flat(slopes[: len(cloud)], scale, names)
-    findings += _tails(far, names)
+    findings += _flipped(float(value), along) or _tails(far, names)
     findings += _resolution(float(value), scale, dtype, names)
     findings += _differences(pair, gradient, move)
     return dataclasses.replace(seen, findings=tuple(findings), scale=scale)
@@ -361,8 +370,21 @@ def _points(
     return cloud.reshape(-1, x.size), outward.reshape(-1, x.size)
 
 
+def _rays(x: np.ndarray, scale: np.ndarray, *, key: PRNGKeyArray) -> np.ndarray:
+    """Points ever further out on both sides of x, along random lines."""
+    lines = np.asarray(jax.random.normal(key, (LINES, x.size)), np.float64)
+    steps = np.multiply.outer(REACHES, np.concatenate([lines, -lines]) * _units(scale))
+    return (x + steps).reshape(-1, x.size)
+
+
 def _finiteness(
-    values: np.ndarray, slopes: np.ndarray, moves: np.ndarray, names: Sequence[str]
+    values: np.ndarray,
+    slopes: np.ndarray,
+    points: np.ndarray,
+    x: np.ndarray,
+    names: Sequence[str],
+    dtype: np.dtype,
+    in_double: InDouble | None,
 ) -> list[Finding]:
     bad = ~np.isfinite(values) | ~np.isfinite(slopes).all(1)
     parts = np.split(bad, len(DISTANCES))
@@ -375,16 +397,31 @@ def _finiteness(
         if failing.get("near", 0) > 0.5
         else ("note" if set(failing) <= {"ten scales away"} else "warning")
     )
-    suspects = _separating(bad, moves)
+    suspects = _separating(bad, points - x)
     where = f" (related to {_listed(suspects, names)})" if len(suspects) else ""
-    return [
-        Finding(
-            level,
-            f"log p or its gradient is not finite at {shares}{where}",
-            "Write a bounded coordinate in terms of an unconstrained one (σ = exp(x), p = sigmoid(x)), with log|dθ/dx| "
-            "added; guard log, sqrt and division; use log-sum-exp forms if exp overflows.",
+    remedy = (
+        "Write a bounded coordinate in terms of an unconstrained one (σ = exp(x), p = sigmoid(x)), with log|dθ/dx| "
+        f"added; {GUARD}"
+        if in_double is None
+        else _cure(points[bad], dtype, in_double)
+    )
+    return [Finding(level, f"log p or its gradient is not finite at {shares}{where}", remedy)]
+
+
+def _cure(points: np.ndarray, dtype: np.dtype, in_double: InDouble) -> str:
+    """The remedy for points where log p is not finite although coordinates are unconstrained: does float64 help?"""
+    single = dtype != np.dtype("float64")
+    finite = in_double(points) if single else np.zeros(len(points), bool)
+    if finite is None:
+        return f"Numbers may underflow or overflow in {dtype}: try dtype='float64'; {GUARD}"
+    if finite.all():
+        return f"Numbers underflow or overflow in {dtype}; in float64 all is finite: use dtype='float64'."
+    if finite.any():
+        return (
+            f"Numbers underflow or overflow in {dtype}; in float64 it is finite at {finite.mean():.0%} of these "
+            f"points: use dtype='float64'; {GUARD}"
         )
-    ]
+    return f"Its coordinates are unconstrained already, and float64 is no cure: inside the model {GUARD}"
 
 
 def _separating(bad: np.ndarray, moves: np.ndarray) -> np.ndarray:
@@ -457,6 +494,21 @@ def _flat(slopes: np.ndarray, scale: np.ndarray, names: Sequence[str]) -> list[F
             "error",
             f"log p does not change along a direction: {terms}{' …' if len(loud) == 4 else ''}",
             "The data identify only a combination of these: give each a proper prior, fix one, or drop one.",
+        )
+    ]
+
+
+def _flipped(start: float, along: np.ndarray) -> list[Finding]:
+    """Whether log p rises all the way on every ray, as no density can."""
+    stages = np.vstack([np.full((1, 2 * LINES), start), along.reshape(len(REACHES), -1)])
+    risen = (stages[1:] > stages[:-1]) | (stages[1:] == np.inf)
+    if not risen.all():
+        return []
+    return [
+        Finding(
+            "error",
+            "log p grows without bound in every direction: is its sign flipped?",
+            "Return the log-density, not its negative (a loss or an energy); a density falls far out.",
         )
     ]
 

@@ -179,6 +179,9 @@ class Target(eqx.Module):
                 returned=self._returned,
                 log_likelihood=self._log_likelihood,
                 data=self.data if some is None else some,
+                in_double=self.model.finite_in_double
+                if isinstance(self.model, NumPyroModel)
+                else None,
             )
 
     def precision(self) -> AbstractContextManager[None]:

@@ -80,7 +80,8 @@ def _of_density(seen: Evidence) -> Iterator[Verdict]:
         yield Verdict(
             "do not trust",
             f"log p is not finite at {seen.rejected:.1%} of the draws",
-            "Guard the log-density, or transform its constrained parameters (target.debug() shows where).",
+            "Guard the log-density, transform a bounded coordinate, or use dtype='float64' where numbers underflow "
+            "(target.debug() shows where).",
         )
     if seen.fall is not None and seen.fall < LEAST_FALL:
         yield Verdict(

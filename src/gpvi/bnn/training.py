@@ -10,7 +10,6 @@ One generator from a random network holds one mode, and may settle where noise e
 
 import dataclasses
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -41,6 +40,7 @@ from gpvi.progress import Meter
 from gpvi.specs import hyphenated, require_choice, require_count, require_key, resolve
 from gpvi.stream import Stream
 from gpvi.target import Target
+from gpvi.warning import warn
 
 BATCH = 128
 """batch_size="auto"."""
@@ -296,7 +296,7 @@ def _batch_size(given: int | str | None, method: Method, size: int) -> int | Non
 def _warn_of_units(values: np.ndarray, name: str) -> None:
     advice = other_units(values, name)
     if advice is not None:
-        warnings.warn(advice, TrainingWarning, stacklevel=3)
+        warn(advice, TrainingWarning)
 
 
 def _is(value: Any, name: str) -> bool:

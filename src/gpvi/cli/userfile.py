@@ -3,8 +3,11 @@
 The file is run, as by `python FILE.py`. Errors in it are reported with their line.
 """
 
+import dis
+import functools
 import importlib.util
 import inspect
+import itertools
 import re
 import sys
 import traceback
@@ -55,6 +58,14 @@ def blaming(path: Path) -> Iterator[None]:
     """Name the line of the user's file in which an error arose; other errors pass unchanged."""
     try:
         yield
+    except SystemExit as error:
+        line = _line(error, path)
+        if line is None:
+            raise
+        raise InputError(
+            f"{path}, line {line}: the program is ended here (sys.exit, exit or a parser of arguments), before there "
+            "is a posterior. Take it out, or put it under `if __name__ == '__main__':`."
+        ) from error
     except Exception as error:
         cause = error.__cause__ if isinstance(error, GPVIError) else error
         line = _line(cause, path)
@@ -79,7 +90,7 @@ def _untraced(error: BaseException | None) -> str:
     return (
         f"the function needs the value of an array while it is compiled ({type(error).__name__}). Write it with "
         "jax.numpy instead of numpy or math, jnp.where instead of an if on values, and without float(), int() or "
-        ".item()."
+        ".item(), and with arrays instead of pandas columns (.values)."
     )
 
 
@@ -152,16 +163,24 @@ def _as_target(value: Any, path: Path, name: str, dim: int | None) -> "Target":
                 "a NumPyro model without arguments, or a gpvi.Target."
             )
         needed = _needed(value)
-        if needed > 1:
+        if needed and _samples(value):
+            listed = ", ".join(needed)
+            bound = ", ".join(f"{argument}=…" for argument in needed)
             raise InputError(
-                f"{name} in {path} needs {needed} arguments; a log-density takes one, the point x. Bind the others in "
-                "the file: functools.partial, or a gpvi.Target."
+                f"{name} in {path} looks like a NumPyro model that needs {listed}. Bind what it needs in the file, and "
+                f"give the new name: a function of no arguments that calls {name}({bound}), "
+                f"functools.partial({name}, {bound}), or gpvi.Target.from_numpyro({name}, {bound})."
             )
-        if needed == 1 and dim is None:
+        if len(needed) > 1:
+            raise InputError(
+                f"{name} in {path} needs {len(needed)} arguments; a log-density takes one, the point x. Bind the "
+                "others in the file: functools.partial, or a gpvi.Target."
+            )
+        if needed and dim is None:
             raise InputError(
                 f"--dim is missing: the length of the vector that {name} in {path} takes."
             )
-        if needed == 1:
+        if needed:
             return Target(value, dim=dim)
         value = Target.from_numpyro(value)
     if dim is not None and dim != value.dim:
@@ -171,14 +190,30 @@ def _as_target(value: Any, path: Path, name: str, dim: int | None) -> "Target":
     return value
 
 
-def _needed(function: Callable) -> int:
-    """The number of required arguments."""
+def _needed(function: Callable) -> list[str]:
+    """The names of the required arguments."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return 1
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(p.kind in positional and p.default is p.empty for p in parameters)
+        return ["x"]
+    open_ended = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.kind not in open_ended and p.default is p.empty]
+
+
+def _samples(function: Callable) -> bool:
+    """Whether a function calls numpyro.sample itself."""
+    numpyro = sys.modules.get("numpyro")
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    if numpyro is None or not inspect.isfunction(function):
+        return False
+    known = {"numpyro": numpyro} | function.__globals__
+    words = [step.argval for step in dis.get_instructions(function)]
+    names = [word for word in words if isinstance(word, str)]
+    return any(known.get(name) is numpyro.sample for name in names) or any(
+        known.get(one) is numpyro and two == "sample" for one, two in itertools.pairwise(names)
+    )
 
 
 def _line(error: BaseException | None, path: Path) -> int | None:

@@ -15,12 +15,21 @@ ROOT = Path(gpvi.__file__).parent
 NOTATION = Path(__file__).parents[1] / "docs" / "notation.md"
 
 LAYERS = (
-    {"errors", "untrusted", "gauss_jordan", "nvidia", "names", "evidence", "writing", "arithmetic"},
+    {
+        "errors",
+        "untrusted",
+        "gauss_jordan",
+        "nvidia",
+        "names",
+        "evidence",
+        "writing",
+        "arithmetic",
+        "progress",
+    },
     {"specs", "entries"},
     {
         "storage",
         "records",
-        "progress",
         "minibatch",
         "model",
         "start",

@@ -28,11 +28,11 @@ class StudentT(bnn.Gaussian):
     freedom: float = 4.0
 
     def moments(self, outputs, extra):
-        scale = jnp.full_like(outputs, self.noise)
+        scale = jnp.broadcast_to(self._noise(extra), outputs.shape)
         return outputs, scale**2 * self.freedom / (self.freedom - 2)
 
     def cdf(self, outputs, extra, y):
-        z = (y - outputs) / self.noise
+        z = (y - outputs) / self._noise(extra)
         half = special.betainc(self.freedom / 2, 0.5, self.freedom / (self.freedom + z**2)) / 2
         return jnp.where(z > 0, 1 - half, half)
 

@@ -495,7 +495,7 @@ def _require_labels(y: Table) -> None:
 
 
 def _is_missing(label: Any) -> bool:
-    is_nan = isinstance(label, float) and np.isnan(label)
+    is_nan = isinstance(label, float) and bool(np.isnan(label))
     return label is None or is_nan or type(label).__name__ in ("NAType", "NaTType")
 
 

@@ -25,12 +25,12 @@ LAYERS = (
         "writing",
         "arithmetic",
         "warning",
+        "progress",
     },
     {"specs", "entries"},
     {
         "storage",
         "records",
-        "progress",
         "minibatch",
         "model",
         "start",

@@ -668,3 +668,10 @@ def test_scikit_learns_own_checks_pass(kind, monkeypatch):
     """As a user has it: the checks pass options of any type, which the tests' type checker would refuse first."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     check_estimator(kind(16, steps=300), on_skip=None)
+
+
+@pytest.mark.parametrize("missing", [None, np.nan])
+def test_a_missing_label_is_named(missing):
+    labels = np.array(["a", "b", missing, "a"], dtype=object)
+    with pytest.raises(InputError, match=r"y holds (None|nan) at index \(2,\).* remove the row"):
+        quick(bnn.BayesianMLPClassifier).fit(np.eye(4), labels)

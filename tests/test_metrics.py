@@ -385,3 +385,67 @@ def test_whole_numbers_count_as_floats(metric, arguments):
 )
 def test_a_prediction_that_is_nan_has_no_good_score(metric, arguments):
     assert np.isnan(metric(*map(np.asarray, arguments)))
+
+
+# Precision
+
+
+@pytest.fixture
+def single():
+    """JAX as it is set by default."""
+    with jax.enable_x64(False):
+        yield
+
+
+def offset():
+    """Seconds since 1970, with errors of a few."""
+    rng = np.random.default_rng(5)
+    y = 1.7e9 + 10 * rng.normal(size=500)
+    return y + 3 * rng.normal(size=500), y
+
+
+def test_an_offset_in_y_costs_nothing(single):
+    mean, y = offset()
+    error, sd = mean - y, np.full(500, 3.0)
+    found = {
+        "rmse": (metrics.rmse(mean, y), np.sqrt((error**2).mean())),
+        "whole": (metrics.rmse(mean.astype(int), y.astype(int)), np.sqrt((error**2).mean())),
+        "coverage": (
+            metrics.interval_coverage(mean - 5, mean + 5, y),
+            (abs(error) <= 5).mean(),
+        ),
+        "nll": (
+            metrics.gaussian_mixture_nll(mean[None], sd[None], y),
+            -stats.norm.logpdf(error, 0, 3).mean(),
+        ),
+        "crps": (metrics.crps_ensemble(mean[None], y), abs(error).mean()),
+        "gaussian": (
+            metrics.crps_gaussian(mean, sd, y),
+            metrics.crps_gaussian(error, sd, 0 * y),
+        ),
+    }
+    for name, (value, known) in found.items():
+        np.testing.assert_allclose(value, known, rtol=0.03 if name == "whole" else 1e-5)
+        assert value.dtype == np.float32, name
+
+
+def test_scores_that_differ_little_are_told_apart(single):
+    inliers = 1 + 1e-9 * np.arange(50)
+    assert metrics.auroc(inliers, inliers + 5.5e-8) == 1
+    assert metrics.aupr(inliers, inliers + 5.5e-8) == 1
+    assert metrics.false_positive_rate(inliers, inliers + 5.5e-8) == 0
+
+
+@pytest.mark.filterwarnings("error")
+def test_results_are_of_the_type_that_jax_is_set_to(single):
+    mean, y = offset()
+    narrow = jnp.asarray(mean - y)
+    assert metrics.rmse(narrow, 0 * narrow).dtype == np.float32
+    bins = metrics.reliability(BOTH, [1, 1, 0, 1])
+    assert {a.dtype for a in (*bins, bins.error)} == {np.dtype(np.float32)}
+    inside = jax.jit(lambda x: metrics.rmse(x, np.zeros(500)) + metrics.rmse(mean, y))(narrow)
+    np.testing.assert_allclose(inside, 2 * metrics.rmse(mean, y), rtol=1e-5)
+    assert inside.dtype == jax.grad(metrics.rmse)(narrow, np.zeros(500)).dtype == np.float32
+    with jax.enable_x64(True):
+        wide = jnp.asarray(mean), jnp.asarray(y)
+    assert metrics.rmse(*wide).dtype == np.float64

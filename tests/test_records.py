@@ -198,3 +198,25 @@ def test_numbers_as_they_are_shown(values, shown):
     summary = Summary.of(values)
     assert summary is not None
     assert summary.rounded() == shown
+
+
+def test_reading_shows_how_far_it_is(record, tmp_path):
+    class Seen:
+        def __init__(self):
+            self.said = []
+
+        def start(self, total, label):
+            self.said.append((total, label))
+
+        def update(self, done, message):
+            self.said.append((done, message))
+
+        def close(self):
+            self.said.append("closed")
+
+    (tmp_path / "other.json").write_text("{}")
+    path, seen = records.write(record, tmp_path), Seen()
+    assert len(records.search([tmp_path], progress=seen).records) == 1
+    first, *between, last = seen.said
+    assert first == (2, "records") and last == "closed"
+    assert {name for _, name in between} == {"other.json", path.name}

@@ -5,22 +5,28 @@ distribution is the mixture of its members, so metrics of probabilities take the
 of the members themselves have a leading axis m. Probabilities with one column are P(y = 1), as predicted by
 `Bernoulli`; labels are 0…c − 1. Losses are means over the data. Integers are converted to floats. If a prediction or
 score is NaN, so is the metric: a model that diverged finds no outliers.
+
+A metric is computed in the precision of its widest argument, whatever JAX's own setting: in 64 bits where NumPy would,
+so that an offset in y, or scores that are close to each other, cost nothing. The result has the type that JAX is set
+to. Inside a compiled or differentiated function the precision is that function's.
 """
 
 import functools
 import inspect
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.scipy import special, stats
 from jaxtyping import Array, Float, Int, Real, Scalar
 
 from gpvi.classes import as_labels, both_classes
-from gpvi.entries import as_numbers
+from gpvi.entries import as_numbers, device_dtype
 from gpvi.errors import InputError
 from gpvi.specs import require_choice, require_count
 
@@ -39,12 +45,18 @@ def _metric(*static: str) -> Callable[[Callable[..., Found]], Callable[..., Foun
         def called(*args: Any, **options: Any) -> Found:
             bound = signature.bind(*args, **options)
             given = bound.arguments
-            for name in given.keys() - {*static, "labels"}:
-                given[name] = _as_array(given[name], name)
-            if "labels" in given:
-                *_, columns = (2, *next(iter(given.values())).shape)
-                given["labels"] = as_labels(given["labels"], max(2, columns))
-            return program(*bound.args, **bound.kwargs)
+            numbers = {
+                name: value if isinstance(value, jax.Array) else as_numbers(value, name)
+                for name, value in given.items()
+                if name not in {*static, "labels"}
+            }
+            kind = _widest_float(*numbers.values())
+            with _precision_of(*numbers.values()):
+                given.update({name: jnp.asarray(value) for name, value in numbers.items()})
+                if "labels" in given:
+                    *_, columns = (2, *next(iter(numbers.values())).shape)
+                    given["labels"] = as_labels(given["labels"], max(2, columns))
+                return _given_back(program(*bound.args, **bound.kwargs), kind)
 
         return called
 
@@ -210,8 +222,9 @@ class Reliability(NamedTuple):
     @property
     def error(self) -> Scalar:
         """The expected calibration error Σ_b share_b |accuracy_b − confidence_b|."""
-        gaps = jnp.abs(self.accuracy - self.confidence)
-        return jnp.where(self.share > 0, self.share * gaps, 0.0).sum()
+        with _precision_of(*self):
+            gaps = jnp.abs(self.accuracy - self.confidence)
+            return jnp.where(self.share > 0, self.share * gaps, 0.0).sum()
 
 
 @_metric("bins", "equal")
@@ -256,8 +269,29 @@ def calibration_error(
     return reliability(probabilities, labels, bins=bins, equal=equal).error
 
 
-def _as_array(value: Any, name: str) -> Array:
-    return value if isinstance(value, jax.Array) else jnp.asarray(as_numbers(value, name))
+def _precision_of(*arrays: Array | np.ndarray) -> AbstractContextManager[None]:
+    """A context in which JAX holds all arrays as they are; the present one inside a function that is being traced.
+
+    Whole numbers of NumPy are held as the floats that NumPy makes of them.
+    """
+    traced = any(isinstance(array, Tracer) for array in arrays)
+    wide = any(
+        array.dtype == np.float64
+        or (isinstance(array, np.ndarray) and array.dtype.kind in "iu" and array.dtype.itemsize > 2)
+        for array in arrays
+    )
+    return jax.enable_x64(True) if wide and not traced else nullcontext()
+
+
+def _widest_float(*arrays: Array | np.ndarray) -> np.dtype:
+    """What a float64 result is given back as: in 32 bits where JAX is set to these, unless an array of JAX has 64."""
+    double = np.dtype(np.float64)
+    held = any(isinstance(array, jax.Array) and array.dtype == double for array in arrays)
+    return double if held else device_dtype(double)
+
+
+def _given_back(found: Found, kind: np.dtype) -> Found:
+    return jax.tree.map(lambda a: a.astype(kind) if a.dtype == np.float64 else a, found)
 
 
 def _classes(probabilities: Real[Array, "*n c"]) -> Float[Array, "*n k"]:

@@ -23,6 +23,7 @@ import numpy as np
 
 from gpvi import untrusted
 from gpvi.errors import StorageError
+from gpvi.progress import Meter, as_meter
 from gpvi.writing import whole
 
 FORMAT = "gpvi-record"
@@ -282,34 +283,46 @@ def find(paths: Iterable[str | os.PathLike[str]]) -> list[Record]:
     return found.records
 
 
-def search(paths: Iterable[str | os.PathLike[str]]) -> Found:
+def search(paths: Iterable[str | os.PathLike[str]], progress: bool | Meter = False) -> Found:
     """The records in these files and directories, and the damaged ones of the directories.
 
     JSON of another kind that lies in a directory is passed over; a file that is named must be a record.
     """
     places = list(map(Path, paths))
+    files = [file for place in places for file in _files(place)]
+    named = {place for place in places if not place.is_dir()}
     found: list[Record] = []
     damaged: list[str] = []
-    for place in places:
-        if not place.exists():
-            raise StorageError(
-                f"{place} does not exist. Make records first: gpvi run blr --out {place}"
-            )
-        if not place.is_dir():
-            found.append(read(place))
-            continue
-        for file in sorted(p for p in place.rglob("*.json") if not _hidden(p.relative_to(place))):
+    meter = as_meter(progress)
+    meter.start(len(files), "records")
+    try:
+        for done, file in enumerate(files):
+            meter.update(done, file.name)
             try:
                 found.append(read(file))
-            except ForeignFileError:
-                continue
             except StorageError as error:
-                damaged.append(str(error))
+                if file in named:
+                    raise
+                if not isinstance(error, ForeignFileError):
+                    damaged.append(str(error))
+    finally:
+        meter.close()
     if not found and not damaged:
         raise StorageError(
             f"no records in {', '.join(map(str, places))}. Make some first: gpvi run blr --out DIR"
         )
     return Found(sorted(found, key=lambda record: record.started), damaged)
+
+
+def _files(place: Path) -> list[Path]:
+    """A file, or what may be records in a directory."""
+    if not place.exists():
+        raise StorageError(
+            f"{place} does not exist. Make records first: gpvi run blr --out {place}"
+        )
+    if not place.is_dir():
+        return [place]
+    return sorted(p for p in place.rglob("*.json") if not _hidden(p.relative_to(place)))
 
 
 def _hidden(path: Path) -> bool:

@@ -451,6 +451,7 @@ class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
         return self._log_prob(X, self._encoded(y))
 
     def _validated(self, X: Table, y: Table, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        _require_labels(y)
         X, y = validate_data(self, X, y, reset=reset, dtype=np.float64)
         check_classification_targets(y)
         return X, column_or_1d(y, warn=True)
@@ -480,6 +481,25 @@ def _in_blocks(
 
 def _is(value: Any, name: str) -> bool:
     return isinstance(value, str) and value == name
+
+
+def _require_labels(y: Table) -> None:
+    """Refuse labels of which one is missing, as None among strings, NaN, or the NA of pandas."""
+    labels = np.asarray(y)
+    if y is None or labels.dtype != object:
+        return
+    missing = np.reshape([_is_missing(label) for label in labels.ravel()], labels.shape)
+    if missing.any():
+        where = tuple(map(int, np.argwhere(missing)[0]))
+        raise InputError(
+            f"y holds {labels[where]!r} at index {where}, which is no label: remove the row, or give what has no label "
+            "a class of its own."
+        )
+
+
+def _is_missing(label: Any) -> bool:
+    is_nan = isinstance(label, float) and bool(np.isnan(label))
+    return label is None or is_nan or type(label).__name__ in ("NAType", "NaTType")
 
 
 def _at_least_two(classes: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ For y given x, with networks w_1…w_n drawn from the posterior:
 
 Networks are drawn a block at a time, used and forgotten, and moments are taken of some rows at a time, so that memory
 grows with neither beyond what is returned; a further pass draws the same networks again from the same keys. Quantiles
-are those of the mixture's distribution function, (1/n) Σ_i P(Y ≤ y | w_i), found by refining a grid: no y is drawn for
+are those of the mixture's distribution function, (1/n) Σ_i P(Y ≤ y | w_i), see `gpvi.bnn.quantiles`: no y is drawn for
 them.
 """
 
@@ -23,7 +23,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Real, Shaped
+from jaxtyping import Array, Float, Int, PRNGKeyArray, Real, Shaped
 
 from gpvi.affine import Affine
 from gpvi.bnn import saving
@@ -31,6 +31,7 @@ from gpvi.bnn.fingerprints import Fingerprint, Row
 from gpvi.bnn.likelihoods import Likelihood, as_likelihood
 from gpvi.bnn.model import checked_inputs, inputs_of, require_network
 from gpvi.bnn.networks import Network
+from gpvi.bnn.quantiles import inverted
 from gpvi.carriers import Particles, standard_normal
 from gpvi.entries import held_as, precision
 from gpvi.errors import InputError, NotAvailableError
@@ -47,9 +48,6 @@ PAIRS = 2**13
 """About how many (network, datum) pairs go through at once."""
 OUTPUTS = 2**22
 """About how many outputs of one block of networks are held at once, where they are not what is asked for."""
-GRID = 33
-ROUNDS = 5
-"""Quantiles are known to 32⁻⁵ of the bracket they start from."""
 
 Sums = TypeVar("Sums")
 
@@ -491,32 +489,57 @@ def _quantiles(
     inputs: Real[Array, "b ..."],
     levels: Float[Array, " q"],
 ) -> Float[Array, "q b m"]:
-    """A quantile at level p lies within √((1−p)/p) and √(p/(1−p)) standard deviations of the mean (Cantelli)."""
+    """All outputs of some rows are held, and the mixture's distribution function is inverted.
+
+    A quantile at level p lies within √((1−p)/p) and √(p/(1−p)) standard deviations of the mean (Cantelli), which is
+    where the search begins. Where y has no variance, it begins near the mean of the networks' means, or near zero.
+    """
     moments = _predict(network, likelihood, networks, key, inputs)
+    centre = jnp.where(jnp.isfinite(moments.mean), moments.mean, 0)
+    apart = jnp.sqrt(moments.epistemic)
+    apart = jnp.where(jnp.isfinite(apart) & (apart > 0), apart, 1)
+    spread = jnp.where(jnp.isfinite(moments.std) & (moments.std > 0), moments.std, apart)
     p = levels[:, None, None]
-    below = moments.mean - 1.01 * jnp.sqrt((1 - p) / p) * moments.std
-    above = moments.mean + 1.01 * jnp.sqrt(p / (1 - p)) * moments.std
-    fractions = jnp.linspace(0.0, 1.0, GRID, dtype=below.dtype)[:, None, None, None]
+    number, b = networks.blocks * networks.block, len(inputs)
+    rows = min(b, max(1, OUTPUTS // (number * network.outputs(inputs))))
+    together = _divisor(networks.block, PAIRS // (len(levels) * rows * centre.shape[1]))
 
-    def narrowed(bracket: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
-        low, high = bracket
-        grid = low + fractions * (high - low)
+    def of_rows(piece: tuple[Array, Array, Array]) -> Array:
+        inputs, centre, spread = piece
 
-        def add(total: Array, out: Array, extra: Array, counts: Array) -> Array:
-            def one(total: Array, network: PyTree) -> tuple[Array, None]:
-                own, extra, counted = network
-                return total + counted * likelihood.cdf(own, extra, grid), None
+        def outputs(index: Int[Array, ""]) -> tuple[Array, Array, Array]:
+            flat, counts = networks.draw(index)
+            return *_apply(network, flat, inputs), counts
 
-            return jax.lax.scan(one, total, (out, extra, counts))[0]
+        held = jax.lax.map(outputs, jnp.arange(networks.blocks))
 
-        total = _stream(network, networks, inputs, add, jnp.zeros_like(grid))
-        reached = total / networks.number >= p
-        first = jnp.where(reached.any(0), jnp.argmax(reached, 0), GRID - 1)[None]
-        take = lambda index: jnp.take_along_axis(grid, index, 0)[0]  # noqa: E731
-        return (take(jnp.maximum(first - 1, 0)), take(first)), None
+        def cdf(y: Array) -> Array:
+            def add(total: Array, block: tuple[Array, Array, Array]) -> tuple[Array, None]:
+                out, extra, counts = block
+                own = lambda one: likelihood.cdf(one[0], one[1], y)  # noqa: E731
+                each = jax.lax.map(own, (out, extra), batch_size=together)
+                return total + jnp.tensordot(counts, each, 1), None
 
-    (low, high), _ = jax.lax.scan(narrowed, (below, above), None, length=ROUNDS)
-    return jnp.floor(high) if likelihood.discrete else (low + high) / 2
+            return jax.lax.scan(add, jnp.zeros_like(y), held)[0] / networks.number
+
+        low = centre - 1.01 * jnp.sqrt((1 - p) / p) * spread
+        high = centre + 1.01 * jnp.sqrt(p / (1 - p)) * spread
+        level = jnp.broadcast_to(p, low.shape)
+        return inverted(cdf, level, low, high, whole=likelihood.discrete)
+
+    pieces = -(-b // rows)
+
+    def cut(table: Array) -> Array:
+        idle = [(0, pieces * rows - b)] + [(0, 0)] * (table.ndim - 1)
+        return jnp.pad(table, idle, mode="edge").reshape(pieces, rows, *table.shape[1:])
+
+    found = jax.lax.map(of_rows, (cut(inputs), cut(centre), cut(spread)))
+    return jnp.moveaxis(found, 0, 1).reshape(len(levels), pieces * rows, -1)[:, :b]
+
+
+def _divisor(number: int, most: int) -> int:
+    """The greatest divisor that is at most so much, and 1 at least."""
+    return max(d for d in range(1, number + 1) if number % d == 0 and d <= max(1, most))
 
 
 @eqx.filter_jit

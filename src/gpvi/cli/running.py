@@ -135,7 +135,7 @@ def report(
     from gpvi import records
     from gpvi.report import write
 
-    found = records.search(runs)
+    found = records.search(runs, progress=Bar())
     for what in found.damaged:
         complain(what)
     if not found.records:

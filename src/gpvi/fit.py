@@ -78,7 +78,7 @@ def fit(
         for bit as if it had never stopped; a finished run returns at once. Another target, method, key or data are
         refused. SIGTERM then saves before the process ends, and so does Ctrl-C.
     every: how many steps lie between two saves; a minute by default.
-    mesh: the devices to train on: so many of them, or a `jax.sharding.Mesh` whose axes "particles" and "data" share out
+    mesh: the devices to train on: their number, or a `jax.sharding.Mesh` whose axes "particles" and "data" share out
         the draws of a step and the data. The result is that of one device, to rounding (see docs/scaling.md).
 
     A draw at which log p or its gradient is not finite contributes no score to its step; averages use the remaining

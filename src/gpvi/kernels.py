@@ -18,7 +18,7 @@ from gpvi.mesh import contracted, paired, pairs, rows
 from gpvi.specs import require_choice, require_instance, require_positive, resolve, spec
 
 ONE_BY_ONE = 4
-"""Up to so many coordinates, distances are summed one by one."""
+"""Number of coordinates up to which squared distances are summed coordinate by coordinate."""
 
 
 class Gram(NamedTuple):

@@ -29,7 +29,7 @@ from gpvi.whitened import Whitened
 
 Count = int | np.integer
 DRAWS, ENTRIES = 4_000, 2**26
-"""How many draws a diagnosis takes where nobody says, and how many numbers they may be."""
+"""Default number of draws of a diagnosis, and the limit on draws × dimension."""
 LEAST_DRAWS = 100
 
 
@@ -41,7 +41,7 @@ class Posterior:
     method, dim, names: what was trained, on how many coordinates, called what.
     affine: the coordinates x = location + L u in which the model was trained.
     training: how it went.
-    target: the target, where it is at hand; a loaded posterior has none (see `with_target`).
+    target: the target, if it is known; a loaded posterior has none (see `with_target`).
     auxiliary: what a solver, critic or sampler had learned, for training to go on from.
     """
 
@@ -308,7 +308,7 @@ class Posterior:
         return saving.Saved(*parts)
 
     def _affordable(self) -> int:
-        """How many draws to look at where nobody says."""
+        """The default number of draws to look at."""
         return max(LEAST_DRAWS, min(DRAWS, ENTRIES // self.dim))
 
     def _count(self, n: Any, key: Any) -> int:

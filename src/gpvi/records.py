@@ -139,7 +139,7 @@ class Rounded(NamedTuple):
 
 
 def decimals(value: float, digits: int) -> int:
-    """How many decimals show so many significant digits of the value, at most six."""
+    """The number of decimals that show `digits` significant digits of the value, at most six."""
     if value == 0 or not math.isfinite(value):
         return 0
     return min(max(digits - 1 - math.floor(math.log10(abs(value))), 0), 6)

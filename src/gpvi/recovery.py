@@ -14,7 +14,7 @@ from gpvi.pace import Assessment
 
 RETRIES = 8
 TOLERATED = 0.05
-"""The share of draws at which log p is not finite that goes without saying."""
+"""Share of non-finite draws below which no warning is given."""
 
 
 class Run:
@@ -94,7 +94,7 @@ class Run:
         return [next(iter(terms.values())).shape[-1] for terms in self._record]
 
     def restore(self, history: dict[str, np.ndarray], chunks: list[int]) -> None:
-        """Take up a history of so many steps in each chunk."""
+        """Take up a history whose chunks have these lengths."""
         ends = np.cumsum(chunks)[:-1]
         parts = {name: np.split(values, ends, axis=-1) for name, values in history.items()}
         self._record = [

@@ -384,7 +384,7 @@ class Target(eqx.Module):
     def check(self, batch_size: int | None = None) -> None:
         """Refuse a log-density that cannot be used, before anything long is compiled.
 
-        Values are those of all data or, given a batch size, of the first so many: training sees no more at once. Of
+        Values are those of all data or, given a batch size, of as many data: training sees no more at once. Of
         streamed data they are those of a sample.
         """
         shape = jax.ShapeDtypeStruct((self.dim,), self.dtype)

@@ -59,7 +59,7 @@ class Evidence(NamedTuple):
     rejected: float
     density: str
     fall: float | None = None
-    """Nats by which log p is lower `FAR` times as far out along its flattest line; None where nobody looked."""
+    """Nats by which log p is lower `FAR` times as far out along its flattest line; None if it was not measured."""
 
 
 def of_density(seen: Evidence) -> Verdict:

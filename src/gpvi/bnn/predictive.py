@@ -41,7 +41,7 @@ from gpvi.saving import understood
 from gpvi.specs import is_whole, require_between, require_key
 
 DRAWS = 1_000
-"""Networks where nobody says how many."""
+"""The default number of networks."""
 ENTRIES = 2**21
 """About how many weights one block of networks has."""
 PAIRS = 2**13

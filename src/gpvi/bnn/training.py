@@ -234,7 +234,7 @@ def as_method(given: Method | str, dim: int, draws: int) -> Method:
 
 
 def named_methods() -> dict[str, Callable[[int], Method]]:
-    """What makes a method for a target of so many coordinates, by name."""
+    """Functions that make a method for a target of `dim` coordinates, by name."""
     makers = {hyphenated(kind.__name__): _maker(kind) for kind in METHODS}
     short = {"mfvi": "mean-field-vi", "ensemble": "deep-ensemble"}
     return makers | {"gpvi": small} | {a: makers[b] for a, b in short.items()}

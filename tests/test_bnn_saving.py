@@ -157,7 +157,7 @@ def test_damaged_networks_are_fitted_again(whole, tmp_path, monkeypatch):
         with pytest.raises(KilledError):
             fit(checkpoint=tmp_path, every=2)
     (tmp_path / "attempt-0-step-0" / storage.ARRAYS).write_bytes(b"damaged")
-    with pytest.warns(TrainingWarning, match="step 0 is damaged and was passed over"):
+    with pytest.warns(TrainingWarning, match="step 0 is damaged and was skipped"):
         resumed = fit(checkpoint=tmp_path)
     assert bits(resumed) == bits(whole)
 
@@ -176,7 +176,7 @@ def test_a_mesh_of_one_device_changes_nothing(whole):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"every": 5}, "no checkpoint to save"),
+        ({"every": 5}, "no checkpoint is saved"),
         ({"checkpoint": ""}, "checkpoint is ''"),
         ({"checkpoint": "x", "every": 0}, "every is 0"),
         ({"mesh": 10_000}, "mesh is 10000"),

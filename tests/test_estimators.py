@@ -92,7 +92,7 @@ def untrained(monkeypatch):
 
     def climb(network, likelihood, prior, X, y, *, number, **options):
         size = network.size + len(likelihood.extra(network.outputs(X)))
-        return np.ones(size, np.float32) * np.arange(1, number + 1, dtype=np.float32)[:, None]
+        return jnp.ones(size, np.float32) * np.arange(1, number + 1, dtype=np.float32)[:, None]
 
     monkeypatch.setattr(training, "fit_one", begin)
     monkeypatch.setattr(training, "fit_seeds", begin_all)

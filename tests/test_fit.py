@@ -607,8 +607,8 @@ def test_lanes_of_one_target_share_its_data_and_lanes_of_equal_ones_do_as_well()
     [
         (list, "targets is empty"),
         (lambda: [standard(2), standard(2)], r"targets\[1\].*functions once"),
-        (lambda: [regression(0), regression(0, n=13)], r"targets\[1\].*form"),
-        (lambda: [regression(0), regression(0, dtype="float64")], r"targets\[1\].*form"),
+        (lambda: [regression(0), regression(0, n=13)], r"targets\[1\] differs from"),
+        (lambda: [regression(0), regression(0, dtype="float64")], r"targets\[1\] differs from"),
     ],
     ids=["none", "functions", "data", "dtype"],
 )

@@ -6,7 +6,6 @@ fitted again, since a generator makes sense around the network that it started f
 """
 
 import os
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
@@ -19,6 +18,7 @@ from gpvi.checkpoint import Checkpoints, probes
 from gpvi.errors import TrainingWarning
 from gpvi.recovery import Run
 from gpvi.target import Target
+from gpvi.warning import warn
 
 
 class Stages:
@@ -53,7 +53,7 @@ class Stages:
             fresh = Run(jnp.zeros((number, target.dim), target.dtype))
             run = self._saves.resumed(0, fresh)
         for note in run.notes:
-            warnings.warn(note, TrainingWarning, stacklevel=2)
+            warn(note, TrainingWarning)
         if run is not fresh:
             return cast(Array, run.arrays)
         run.arrays, run.notes = (points := fitted()), []

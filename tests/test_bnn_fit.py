@@ -57,6 +57,7 @@ def test_a_curve_is_not_taken_for_noise():
     assert gpvi.metrics.interval_coverage(low[:, 0], high[:, 0], new_y) > 0.8
 
 
+@pytest.mark.slow
 def test_it_trains_what_the_estimators_train():
     """The same parts, key and standardised data: the same posteriors."""
     X, y = sine(40)

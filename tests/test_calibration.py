@@ -42,6 +42,7 @@ def too_narrow(data):
     return posterior(data | {"count": 6 * data["count"]})
 
 
+@pytest.mark.slow
 def test_conjugate_posteriors_are_calibrated_and_a_data_counted_sixfold_is_not():
     """All fits are of one form, twenty at a time: one program serves the right ones and the wrong ones."""
     shared = {

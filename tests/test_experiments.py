@@ -198,6 +198,7 @@ class TestPotentials:
             assert float(update) == pytest.approx(-rate * whole / square**0.5, rel=1e-4)
             parameter += float(update)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "label", ["GPVI (functional, exact Jacobian)", "Amortized SVGD", "Planar flow"]
     )

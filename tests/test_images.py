@@ -321,6 +321,7 @@ def test_the_network_on_photographs_has_the_papers_size():
     assert network.outputs(np.zeros((2, 32, 32, 3))) == 10
 
 
+@pytest.mark.slow
 def test_digits_run_from_end_to_end():
     """A few steps of GPVI's mixture; what is recorded is what the tables and pictures need."""
     found = Digits().run(open_category.GPVI_BEST, "smoke", (0,), False)

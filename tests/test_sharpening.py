@@ -51,6 +51,7 @@ def test_a_few_labels_that_are_all_right_do_not_make_it_certain():
     assert 1 < sharpness(p, np.zeros(20, int)) < 3
 
 
+@pytest.mark.slow
 @given(st.sampled_from([1, 8, 30]), st.sampled_from([2, 6]), st.integers(0, 999))
 def test_it_never_does_worse_on_the_labels_that_chose_it(n, classes, seed):
     p = doubtful(n, classes, seed)

@@ -48,6 +48,7 @@ def test_three_dimensions_need_three_iterations(problem):
     assert residual == pytest.approx(left[1], rel=1e-2)
 
 
+@pytest.mark.slow
 def test_smoke(monkeypatch):
     monkeypatch.setattr(solvers, "PARTICLES", 20)
     monkeypatch.setattr(solvers, "ITERATIONS", 3)

@@ -255,6 +255,7 @@ EDGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EDGES)
 def test_edges_are_survived(name, getkey):
     """NaN or −∞ outside a region: the Gaussian fits inside it, and most of its draws do."""
@@ -459,6 +460,7 @@ def test_tempered_weights_keep_the_effective_sample(spread):
     assert exponent == 1 if spread < 1 else effective == pytest.approx(200, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_start_meets_no_score_that_overflows():
     """The logarithm of a gamma variable of shape 1/20: a gentle slope on the left, a cliff on the right."""
 

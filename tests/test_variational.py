@@ -139,6 +139,7 @@ def test_flows_find_mean_and_covariance(kind, share):
         np.testing.assert_allclose(posterior.log_prob(draws), log_q, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_a_spline_flow_is_gpvi_with_k_equal_to_d():
     """From one generator one step of each gives the same parameters, to the last bit."""
     options = {"particles": 16, "learning_rate": 0.01}

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import pytest
 
 import gpvi
-from gpvi import cost, memory
+from gpvi import cost, memory, program
 from gpvi.errors import InputError, TrainingWarning
+from gpvi.generators import SplineFlow, Triangular
 
 KEY = jax.random.key(0)
 METHOD = gpvi.SVGD(particles=200)
@@ -57,6 +58,30 @@ def test_a_default_fit_after_an_estimate_finds_its_program(monkeypatch):
     gpvi.fit(one, method, progress=False, **options)
     with pytest.raises(AssertionError, match="compiled again"):
         gpvi.fit(one, method, key=KEY, steps=3, progress=False)
+
+
+def test_a_slow_log_density_is_measured_by_one_step(monkeypatch):
+    """One that takes a second: a chunk of these steps would take minutes."""
+    lengths, call = [], program.Program.__call__
+
+    def counted(self, *arguments):
+        arrays, terms = call(self, *arguments)
+        lengths.append(len(next(iter(terms.values()))))
+        return arrays, terms
+
+    monkeypatch.setattr(program.Program, "__call__", counted)
+    gpvi.estimate(target(), METHOD, key=KEY, steps=500)
+    monkeypatch.setattr(cost, "_evaluation_seconds", lambda density: 1.0)
+    found = gpvi.estimate(target(), METHOD, key=KEY, steps=500)
+    assert lengths == [10, 1]
+    assert found.steps == 500
+
+
+def test_an_estimate_says_how_often_training_may_begin():
+    two = gpvi.Target(lambda x: -0.5 * jnp.square(x).sum(), dim=2)
+    small = gpvi.GPVI(generator=Triangular(head=SplineFlow(2, 4, 5.0, 8)), particles=16)
+    assert "up to 3 times as long" in str(gpvi.estimate(two, small, key=KEY))
+    assert "times as long" not in str(gpvi.estimate(two, small, key=KEY, steps=10))
 
 
 def test_more_particles_need_more_memory():

@@ -530,6 +530,23 @@ def moments(posterior, n=20_000):
     return x.mean(0), np.cov(x.T)
 
 
+def test_coarse_floats_are_noted_where_they_are():
+    """float32 has steps of 2 near 3·10⁷; the target at 0 has nothing to note."""
+
+    def near(x, data):
+        return -0.5 * ((x - data["centre"][0]) ** 2).sum()
+
+    centres = [np.zeros((1, 1), np.float32), np.full((1, 1), 3e7, np.float32)]
+    targets = [
+        gpvi.Target(log_likelihood=near, data={"centre": c}, initial=c[0], dim=1) for c in centres
+    ]
+    method = gpvi.GPVI(generator=Linear(), particles=8)
+    with pytest.warns(TrainingWarning, match=r"is near 3e\+07 with sd"):
+        fine, coarse = fit_seeds(targets, method, key=KEY, steps=5, progress=False)
+    assert not fine.training.notes
+    assert any("is near 3e+07" in note for note in coarse.training.notes)
+
+
 def test_modules_may_hold_arrays_of_numpy():
     class Centred(eqx.Module):
         centre: np.ndarray

@@ -71,6 +71,20 @@ def test_the_judge(before, now, missed, stops, monkeypatch):
     assert why is None if stops is None else stops in why
 
 
+def test_draws_that_fit_by_luck_are_trained_on(monkeypatch):
+    """The first set of noise fits, the second does not."""
+    found = iter([seen(-1.0, 0.99), seen(-1.0, 0.9), seen(-0.5, 0.99), seen(-0.5, 0.99)])
+    monkeypatch.setattr(pace, "inside_evidence", lambda *_, **__: next(found))
+    monkeypatch.setattr(pace, "missing", lambda *args, dtype: 0.0)
+    target = gpvi.Target(gaussian, dim=1)
+    judge = Judge(target, tuple, key=jax.random.key(0))
+    state = SMALL.init(target, SMALL.default_optimizer(1), key=jax.random.key(0))
+    why, before = judge(state, None)
+    assert why is None
+    why, _ = judge(state, before)
+    assert why is not None and "the draws fit" in why
+
+
 def test_a_round_judged_twice_is_compared_with_the_round_before(monkeypatch):
     """The first step after a round fails: the run goes back, and the same round ends, and is judged, once more."""
     monkeypatch.setattr(pace, "inside_evidence", lambda *_, **__: seen(-1.0))

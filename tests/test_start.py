@@ -14,7 +14,7 @@ from gpvi.errors import InputError
 from gpvi.start import Gaussian, NoPathError, automatic, laplace, pathfinder
 from gpvi.start.beginnings import Far, Missed, Near, beginnings
 from gpvi.start.climbing import newton_step
-from gpvi.start.evaluation import HostDensity
+from gpvi.start.evaluation import BATCH, BLOCK, HostDensity
 from gpvi.start.joining import importance_sample, temper
 from gpvi.start.mixture import Mixture
 from gpvi.start.normal import Normal
@@ -398,6 +398,26 @@ def test_the_search_keeps_blas_to_one_thread(getkey):
     pathfinder(log_density, np.zeros(2), key=getkey(), paths=1)
     assert threads[-1]
     assert set(threads[-1]) == {1}
+
+
+@pytest.mark.parametrize("number", [1, BATCH, BATCH + 1, BLOCK - 1, BLOCK, 2 * BLOCK + 5])
+def test_values_are_those_of_each_point_however_many_there_are(number):
+    x = np.random.default_rng(0).standard_normal((number, 3))
+    found = HostDensity(lambda x: -0.5 * (x**2).sum(), 3).values(x)
+    np.testing.assert_allclose(found, -0.5 * (x**2).sum(1), rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", [1, 4, 5])
+def test_a_narrow_second_mode_in_four_dimensions_is_found(seed):
+    """Half the mass lies 12 standard deviations away, within 0.4: keys for which 4,096 candidates missed it."""
+
+    def log_density(x):
+        near, far = -0.5 * (x**2).sum(), -0.5 * ((x - 6) ** 2).sum() / 0.16 - 4 * jnp.log(0.4)
+        return jnp.logaddexp(near, far)
+
+    with jax.enable_x64(False):
+        found = automatic(log_density, jnp.zeros(4), key=jax.random.key(seed))
+    assert len(found.report.distinct) == 2
 
 
 def test_paths_begin_in_turn_where_little_is_known():

@@ -37,7 +37,7 @@ class Estimate(NamedTuple):
     memory: int | None
     """Bytes of a device at the height of the run; None where the compiler does not report them."""
     attempts: int = 1
-    """How often training may begin anew, if its draws cannot be trusted."""
+    """The most that training may make: it begins anew if its draws cannot be trusted."""
 
     @property
     def seconds(self) -> float:

@@ -15,7 +15,9 @@ from gpvi.start.arrays import Matrix, Points, Values, Vector
 LogDensity = Callable[[Float[Array, " d"]], Scalar]
 
 BATCH = 128
-"""Points per call of the compiled log-density: a multiple of it wastes no evaluation."""
+"""Points evaluated at once: a multiple of it wastes no evaluation."""
+BLOCK = 32 * BATCH
+"""Points per call of the compiled log-density where there are as many: a call costs more than a simple density."""
 
 
 class HostDensity:
@@ -33,7 +35,9 @@ class HostDensity:
 
     def values(self, x: Points) -> Values:
         """log p at the rows of x."""
-        values = np.concatenate([self._call(_values, rows) for rows in _batches(x)])[: len(x)]
+        whole = len(x) // BLOCK * BLOCK
+        parts = [x[i : i + BLOCK] for i in range(0, whole, BLOCK)] + _batches(x[whole:])
+        values = np.concatenate([self._call(_values, part) for part in parts])[: len(x)]
         return np.where(np.isfinite(values), values, -np.inf)
 
     def scores(self, x: Points) -> tuple[Values, Points]:
@@ -58,7 +62,7 @@ class HostDensity:
 
 @eqx.filter_jit
 def _values(log_density: LogDensity, x: Float[Array | np.ndarray, "n d"]) -> Float[Array, " n"]:
-    return jax.vmap(log_density)(jnp.asarray(x))
+    return jax.lax.map(log_density, jnp.asarray(x), batch_size=BATCH)
 
 
 @eqx.filter_jit
@@ -80,7 +84,7 @@ def _curvature(
 def _batches(x: Points) -> list[Float[np.ndarray, "b d"]]:
     """The rows of x in batches of one size, the last filled up with copies of the last row."""
     padded = np.concatenate([x, np.repeat(x[-1:], -len(x) % BATCH, axis=0)])
-    return np.split(padded, len(padded) // BATCH)
+    return [padded[i : i + BATCH] for i in range(0, len(padded), BATCH)]
 
 
 def _compiles_in_float64(log_density: LogDensity, dim: int) -> bool:

@@ -26,6 +26,7 @@ LAYERS = (
         "arithmetic",
         "warning",
         "progress",
+        "operations",
     },
     {"specs", "entries"},
     {

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Scalar
 
 from gpvi.mesh import rows
+from gpvi.operations import EXPENSIVE, operations
 from gpvi.stream import Stream
 
 
@@ -74,6 +75,20 @@ class Evaluation(NamedTuple):
 def at_once(dim: int) -> int:
     """How many points are evaluated side by side where only their values are wanted: about 10⁶ numbers."""
     return max(1, min(1_000, 1_000_000 // dim))
+
+
+def expensive(target: Density) -> bool:
+    """Whether log p of all data and its gradient take more than `EXPENSIVE` operations at one point.
+
+    Streamed data count as cheap, as log p waits for the disk there, and so does a log-density that cannot be traced.
+    """
+    if target.stream is not None:
+        return False
+    point = jax.ShapeDtypeStruct((target.dim,), target.dtype)
+    try:
+        return operations(jax.value_and_grad(target.log_density), point) > EXPENSIVE
+    except Exception:  # the check of a target says what is wrong with it
+        return False
 
 
 def scores(target: Density, x: Float[Array, "n d"]) -> Float[Array, "n d"]:

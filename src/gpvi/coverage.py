@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 
 from gpvi.carriers import standard_normal
-from gpvi.density import Density, at_once
+from gpvi.density import Density, at_once, expensive
 from gpvi.diagnostics import Importance, effective_share, importance
 from gpvi.errors import StorageError
 from gpvi.evidence import log_evidence_se
@@ -26,7 +26,8 @@ from gpvi.generators import AbstractGenerator
 from gpvi.methods.base import log_standard_normal
 
 SPREAD = 1.5
-PROPOSALS, DRAWS = 20_000, 4_000
+PROPOSALS, FEW_PROPOSALS, DRAWS = 20_000, 4_000, 4_000
+"""Draws of the wide Gaussian, as many if log p is expensive, and draws of a generator."""
 LEAST_EFFECTIVE = 200
 """Effective proposals below which their evidence estimate is not used."""
 WORST_ERROR = LEAST_EFFECTIVE**-0.5
@@ -78,10 +79,11 @@ def outside_evidence(target: Density, *, key: PRNGKeyArray) -> Outside | None:
     """The estimate independent of any generator, or None if the wide Gaussian is not reliable."""
     if target.dim > MOST_DIMENSIONS:
         return None
-    total, share = (float(found) for found in _wide_evidence(target, key))
-    if not share * PROPOSALS > LEAST_EFFECTIVE:
+    proposals = FEW_PROPOSALS if expensive(target) else PROPOSALS
+    total, share = (float(found) for found in _wide_evidence(target, proposals, key))
+    if not share * proposals > LEAST_EFFECTIVE:
         return None
-    return Outside(total - math.log(PROPOSALS), log_evidence_se(share, PROPOSALS))
+    return Outside(total - math.log(proposals), log_evidence_se(share, proposals))
 
 
 def missing(inside: Importance, *outside: Outside | None, dtype: np.dtype) -> float | None:
@@ -112,9 +114,9 @@ def _at_location(target: Density) -> Scalar:
 
 
 @eqx.filter_jit
-def _wide_evidence(target: Density, key: PRNGKeyArray) -> tuple[Scalar, Scalar]:
+def _wide_evidence(target: Density, proposals: int, key: PRNGKeyArray) -> tuple[Scalar, Scalar]:
     """The logarithm of the sum of the weights, and their effective share."""
-    u = jax.random.normal(key, (PROPOSALS, target.dim), target.dtype)
+    u = jax.random.normal(key, (proposals, target.dim), target.dtype)
     log_weights = target.log_densities(SPREAD * u) - jax.vmap(log_standard_normal)(u)
     log_weights = log_weights + target.dim * math.log(SPREAD)
     log_weights = jnp.where(jnp.isfinite(log_weights), log_weights, -jnp.inf)

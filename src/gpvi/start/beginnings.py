@@ -100,8 +100,9 @@ def _most_missed(
     q has Cauchy tails in place of Gaussian ones, so that the tails of p do not count as missed.
     """
     dim = len(first.location)
-    radii = 2.0 ** rng.uniform(0, 5, (CANDIDATES, 1))
-    noise = radii * rng.standard_normal((CANDIDATES, dim))
+    count = CANDIDATES // density.thrift
+    radii = 2.0 ** rng.uniform(0, 5, (count, 1))
+    noise = radii * rng.standard_normal((count, dim))
     points = np.concatenate([cover.points(noise[::2]), first.points(noise[1::2])])
     log_cauchys = [
         np.log(share) - part.log_det - 0.5 * (dim + 1) * np.log1p((part.whiten(points) ** 2).sum(1))

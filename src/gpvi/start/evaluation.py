@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Scalar
 
+from gpvi.operations import EXPENSIVE, counted
 from gpvi.start.arrays import Matrix, Points, Values, Vector
 
 LogDensity = Callable[[Float[Array, " d"]], Scalar]
@@ -19,6 +20,9 @@ BATCH = 128
 BLOCK = 32 * BATCH
 """Points per call of the compiled log-density where there are as many: a call costs more than a simple density."""
 
+THRIFT = 8
+"""By how much an expensive log-density lets the search evaluate fewer scores and candidates."""
+
 
 class HostDensity:
     """A log-density that takes and returns float64 arrays of NumPy; −inf stands for NaN and infinities.
@@ -26,16 +30,19 @@ class HostDensity:
     Attributes
     ----------
     scored: the number of scores ∇log p evaluated so far.
+    thrift: by how much the search divides the numbers of its scores and candidates: 1, or `THRIFT` if log p is
+        expensive.
     """
 
     def __init__(self, log_density: LogDensity, dim: int):
         self.scored = 0
         self._log_density = log_density
-        self._in_float64 = _compiles_in_float64(log_density, dim)
+        self._in_float64, count = _compiles_in_float64(log_density, dim)
+        self.thrift = THRIFT if count > EXPENSIVE else 1
 
     def values(self, x: Points) -> Values:
         """log p at the rows of x."""
-        whole = len(x) // BLOCK * BLOCK
+        whole = len(x) // BLOCK * BLOCK if self.thrift == 1 else 0
         parts = [x[i : i + BLOCK] for i in range(0, whole, BLOCK)] + _batches(x[whole:])
         values = np.concatenate([self._call(_values, part) for part in parts])[: len(x)]
         return np.where(np.isfinite(values), values, -np.inf)
@@ -87,8 +94,8 @@ def _batches(x: Points) -> list[Float[np.ndarray, "b d"]]:
     return [padded[i : i + BATCH] for i in range(0, len(padded), BATCH)]
 
 
-def _compiles_in_float64(log_density: LogDensity, dim: int) -> bool:
-    """Whether the function can be compiled in float64.
+def _compiles_in_float64(log_density: LogDensity, dim: int) -> tuple[bool, float]:
+    """Whether the function can be compiled in float64; and how many operations it takes with its gradient.
 
     A function that fixes float32 (in a scan's carry, or by an assertion) cannot. Nor can one that closes over NumPy
     arrays of float64 and has also been traced in float32: JAX 0.10 mistakes its float32 copies of them, while these
@@ -98,11 +105,12 @@ def _compiles_in_float64(log_density: LogDensity, dim: int) -> bool:
     """
     function = jax.jit(jax.value_and_grad(log_density))
     copies = function.trace(jax.ShapeDtypeStruct((dim,), jnp.result_type(float)))
+    count = counted(copies.jaxpr.jaxpr)
     with jax.enable_x64(True):
         try:
             function.lower(jax.ShapeDtypeStruct((dim,), np.dtype("float64")))
         except Exception:
-            return False
+            return False, count
         finally:
             del copies
-    return True
+    return True, count

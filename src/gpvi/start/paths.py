@@ -71,7 +71,10 @@ class Search:
         self.visits.append(1)
 
     def is_over(self, paths: int | None, scored: int) -> bool:
-        """Whether no further path begins, after `scored` scores and with `paths` asked for (None: by default)."""
+        """Whether no further path begins, after `scored` scores and with `paths` asked for (None: by default).
+
+        A score of an expensive log-density counts as several.
+        """
         followed = len(self.elbos)
         if paths is not None:
             return followed >= paths or scored > SCORES
@@ -94,7 +97,7 @@ def follow_paths(
     search = Search()
     search.add(_unless_singular(climb, density, first, widest, [], rng))
     for beginning in further:
-        if search.is_over(paths, density.scored):
+        if search.is_over(paths, density.scored * density.thrift):
             break
         normal, known = first, [end.normal for end in search.ends]
         if known:

@@ -17,7 +17,7 @@ from gpvi.fit import planned
 from gpvi.memory import GIB
 from gpvi.methods import Method
 from gpvi.pace import ATTEMPTS
-from gpvi.program import compile_chunk
+from gpvi.program import answering, compile_chunk
 from gpvi.specs import require_key
 from gpvi.starting import keeps_its_coordinates
 from gpvi.target import Target
@@ -80,6 +80,7 @@ def estimate(
             scale = jnp.diag(scale)
         density = Whitened(target, Affine(target.starting_points(1, key=start_key)[0], scale))
         state = plan.method.init(density, plan.optimizer, key=init_key)
+        plan = answering(plan, density, state)
         program = compile_chunk(plan, density, state)
         density = plan.place_target(density)
         arrays = plan.place(eqx.filter(state, eqx.is_array), state)

@@ -23,6 +23,7 @@ from gpvi.affine import Affine
 from gpvi.arguments import check_arguments, check_one_form, check_watching, checked_mesh
 from gpvi.checkpoint import Checkpoints, Log, Start, identity, probes
 from gpvi.coverage import FromStart, outside_evidence
+from gpvi.density import expensive
 from gpvi.errors import DivergenceError, InputError, TrainingWarning
 from gpvi.feed import example
 from gpvi.loop import Callback, Watch, train
@@ -31,7 +32,7 @@ from gpvi.methods import GPVI, Method
 from gpvi.methods.base import Selective, State
 from gpvi.pace import ATTEMPTS, PACED_DIMENSIONS, Assessment, Judge, Paced
 from gpvi.posterior import Posterior
-from gpvi.program import LONGEST_CHUNK, Plan, compile_chunk
+from gpvi.program import LONGEST_CHUNK, Plan, answering, compile_chunk
 from gpvi.progress import Meter, as_meter
 from gpvi.specs import require_key
 from gpvi.starting import coarseness, first_state, searches, started
@@ -39,6 +40,12 @@ from gpvi.target import Target
 from gpvi.training import Training
 from gpvi.warning import warn
 from gpvi.whitened import Whitened
+
+THRIFTY = GPVI(gradient="l2", particles=128, first_round=250)
+"""The default where log p is expensive: few draws, by the gradient whose noise vanishes as q comes near p.
+
+It takes d times the generator's work for each draw, which counts for little there.
+"""
 
 
 def fit(
@@ -64,7 +71,8 @@ def fit(
     Parameters
     ----------
     target: the posterior.
-    method: `gpvi.GPVI()` by default, with another generator for networks.
+    method: `gpvi.GPVI()` by default, with another generator for networks; if log p and its gradient take more than
+        2²⁰ operations, `GPVI(gradient="l2", particles=128, first_round=250)` (see docs/choosing.md).
     key: a JAX random key; the same key gives the same posterior.
     steps, optimizer: the method's own defaults, with a schedule that decays to zero.
     batch_size: how many data a step sees, for targets in mini-batch form; all by default.
@@ -111,6 +119,7 @@ def fit(
             return first_state(method, density, optimizer, init, key=own)
 
         first = fresh(0)
+        plan = answering(plan, density, first)
         program = compile_chunk(plan, density, first)
         if saves is not None:
             _open(saves, [target], plan, density, first, init, key, start.affine, [start])
@@ -139,7 +148,7 @@ def planned(
     mesh: Mesh | int | None = None,
 ) -> Plan:
     """What `fit` runs when called so; arguments that cannot be used are refused."""
-    method = _default_method(target, init) if method is None else method
+    method = _default_method(target, init, batch_size) if method is None else method
     check_arguments(target, method, steps, batch_size, init, optimizer)
     batch_size = _batch_size(target, method, batch_size)
     rounds = _rounds(target, method, steps, optimizer, batch_size, init)
@@ -154,12 +163,20 @@ def planned(
     return Plan(method, optimizer, steps, batch_size, rounds=rounds, longest=longest, mesh=devices)
 
 
-def _default_method(target: Target, init: Any) -> Method:
-    """That of the posterior to go on from, or what the maker of the target suggests."""
+def _default_method(target: Target, init: Any, batch_size: int | None) -> Method:
+    """That of the posterior to go on from, or what the maker of the target suggests, or GPVI, by the cost of log p."""
     if isinstance(init, Posterior):
         return init.method
-    suggested = target.suggestion() if isinstance(target, Target) else None
-    return GPVI() if suggested is None else suggested.method
+    if not isinstance(target, Target):
+        return GPVI()
+    suggested = target.suggestion()
+    if suggested is not None:
+        return suggested.method
+    whole = batch_size is None and target.batch_size is None
+    if not whole or target.draws_its_start or target.dim > PACED_DIMENSIONS:
+        return GPVI()
+    with target.precision():
+        return THRIFTY if expensive(target) else GPVI()
 
 
 def _batch_size(target: Target, method: Method, given: int | None) -> int | None:

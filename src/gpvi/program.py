@@ -20,7 +20,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from gpvi import nvidia
 from gpvi.carriers import Chains, Particles
-from gpvi.density import Density
+from gpvi.density import Density, expensive
 from gpvi.hosts import at_hand
 from gpvi.memory import needed
 from gpvi.mesh import (
@@ -37,10 +37,15 @@ from gpvi.mesh import (
 from gpvi.methods import Method
 from gpvi.methods.base import Independent, State
 from gpvi.minibatch import chunk_indices
+from gpvi.operations import operations
 from gpvi.whitened import Whitened
 
 CHUNKS = 50
 LONGEST_CHUNK = 1_000
+AT_A_TIME = 2**33
+"""Operations of a chunk where log p is expensive: a core takes one or two seconds for as many."""
+SHORTEST_CHUNK = 2
+"""Steps of a chunk, however expensive: a loop of one is no loop to the compiler, and rounds otherwise."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,6 +180,23 @@ class Program:
         found = needed(self.compiled(*arguments))
         state = sum(bytes_at_each(leaf) for leaf in jax.tree.leaves(arrays))
         return None if found is None else found + 2 * state
+
+
+def answering(plan: Plan, target: Density, state: State) -> Plan:
+    """The plan; where log p is expensive, with chunks so short that Ctrl-C is answered in seconds."""
+    if plan.batch_size is not None or not expensive(target):
+        return plan
+    arrays, static = eqx.partition((target, state), eqx.is_array)
+
+    def step(arrays: PyTree, key: PRNGKeyArray) -> PyTree:
+        target, state = eqx.combine(arrays, static)
+        after = plan.method.step(target, plan.optimizer, state, None, key=key)
+        return eqx.filter(after, eqx.is_array)
+
+    count = operations(step, arrays, jax.random.key(0))
+    return dataclasses.replace(
+        plan, longest=min(plan.longest, max(SHORTEST_CHUNK, int(AT_A_TIME // count)))
+    )
 
 
 def compile_chunk(plan: Plan, target: Density, state: State) -> Program:

@@ -61,6 +61,7 @@ class GPVI:
         flexible T the functional gradient need not descend, and on its own drifts until J is singular
         (docs/functional-gradient.md); default: a quarter for a spline head, none for any other generator.
     learning_rate: of the default optimiser, before decay.
+    first_round: steps of the first round where `steps` is not given, 500 by default; each later one has twice as many.
     """
 
     generator: Generator = Triangular()
@@ -71,6 +72,7 @@ class GPVI:
     batches: int = 2
     pathwise_share: float | None = None
     learning_rate: float = 2e-3
+    first_round: int | None = None
 
     generative: ClassVar[bool] = True
     density: ClassVar[bool] = True
@@ -88,6 +90,8 @@ class GPVI:
         if self.particles is not None:
             require_count("particles", self.particles, "The paper uses 100.")
         require_positive("learning_rate", self.learning_rate, "Try 2e-3.")
+        if self.first_round is not None:
+            require_count("first_round", self.first_round, "Leave it out for 500 steps.")
         require_batches(self.batches)
         solver = as_solver(self.solver)
         if self.gradient == "l2" and isinstance(solver, Helper):
@@ -110,7 +114,11 @@ class GPVI:
 
     def rounds(self, dim: int) -> tuple[int, ...]:
         """Doubling rounds: a nearly Gaussian posterior converges in the first."""
-        return ROUNDS if isinstance(self.generator, Triangular) else ()
+        if not isinstance(self.generator, Triangular):
+            return ()
+        if self.first_round is None:
+            return ROUNDS
+        return tuple(self.first_round * 2**number for number in range(len(ROUNDS)))
 
     def choices(self, dim: int) -> str:
         """The head, the rest and the draws per step."""

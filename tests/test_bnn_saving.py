@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import gpvi
+from damage import array, put
 from gpvi import bnn, storage
 from gpvi.bnn import training
 from gpvi.errors import InputError, NotAvailableError, OtherRunError, StorageError, TrainingWarning
@@ -377,25 +378,6 @@ def test_damaged_files_are_refused(name, place, saved, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(StorageError, match=str(tmp_path)):
         bnn.load(tmp_path, NETWORK)
-
-
-def put(*path, value):
-    """Set one value deep in the document."""
-
-    def change(document, arrays):
-        *outer, last = path
-        for step in outer:
-            document = document[step]
-        document[last] = value
-
-    return change
-
-
-def array(name, value):
-    def change(document, arrays):
-        arrays.pop(name) if value is None else arrays.update({name: value})
-
-    return change
 
 
 DAMAGES = {

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpvi.bnn import Prediction, generator, mlp
+from gpvi.bnn import generator, mlp
 from gpvi.data import cifar10, download, mnist
 from gpvi.data.images import Images
 from gpvi.errors import GPVIError, InputError, NotAvailableError, StorageError
@@ -285,22 +285,6 @@ class TestTask:
         assert found.pop(COLDER) == best[COLDER].temperature(1) == 0.3
         assert [found.pop(f"GPVI (pathwise, T = {t})") for t in (0.3, 0.1)] == [0.3, 0.1]
         assert set(found.values()) == {1.0}
-
-
-def test_a_mixture_predicts_as_all_its_networks_together(getkey):
-    """Against the moments of the pooled probabilities of all members."""
-    p = jax.nn.softmax(jax.random.normal(getkey(), (2, 5, 7, 3)))
-
-    def prediction(q):
-        mean = q.mean(0)
-        h = lambda a: -(a * jnp.log(a)).sum(-1)  # noqa: E731
-        return Prediction(mean, (q * (1 - q)).mean(0), q.var(0), h(mean), h(mean) - h(q).mean(0))
-
-    mixed = open_category.mixed([prediction(q) for q in p])
-    for a, b in zip(
-        jax.tree.leaves(mixed), jax.tree.leaves(prediction(p.reshape(10, 7, 3))), strict=True
-    ):
-        np.testing.assert_allclose(a, b, atol=1e-6)
 
 
 def test_every_budget_has_as_many_networks_a_step():

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpvi
+from damage import array, drop, put
 from gpvi import saving, storage
 from gpvi.affine import Affine
 from gpvi.carriers import Sampler
@@ -229,39 +230,6 @@ def test_undamaged_files_are_read(tiny, tmp_path):
 # ------------------------------------------------------- whole containers with a wrong meaning
 
 HUGE = 10**12
-
-
-def put(*path, value):
-    """Set one value deep in the document."""
-
-    def change(document, arrays):
-        *outer, last = path
-        for step in outer:
-            document = document[step]
-        document[last] = value
-
-    return change
-
-
-def drop(*path):
-    def change(document, arrays):
-        *outer, last = path
-        for step in outer:
-            document = document[step]
-        del document[last]
-
-    return change
-
-
-def array(name, value):
-    def change(document, arrays):
-        if value is None:
-            del arrays[name]
-        else:
-            arrays[name] = value
-
-    return change
-
 
 DAMAGES = {
     **{f"no {key}": drop(key) for key in ("method", "dim", "dtype", "names", "affine", "training")},

@@ -220,8 +220,8 @@ def trained(
             return jnp.concatenate(found)
 
     def who() -> dict[str, str]:
-        apart = {} if crossing is None else {"sharpness": "auto"}
-        return {"members": repr(number), **apart, **asked([whole], chosen, total, size, key)}
+        own = {"members": repr(number), "sharpness": "given" if crossing is None else "found"}
+        return own | asked([whole], chosen, total, size, key)
 
     with stages.held():
         points = np.asarray(stages.networks(number, whole, who, fitted))

@@ -65,7 +65,10 @@ def test_parts_have_as_many_rows_of_each_class_and_follow_the_key():
     ids=str,
 )
 def test_what_is_one_label_of_ten_rows_or_more_is_crossed(likelihood, number, columns, holds):
-    assert can_cross(likelihood, np.zeros((number, 2)), np.zeros((number, *columns)), 5) is holds
+    labels = np.resize([0, 1], (number, *columns))
+    labels[:2] = [[0], [1]] if columns else [0, 1]
+    assert can_cross(likelihood, np.zeros((number, 2)), labels, 5) is holds
+    assert not can_cross(likelihood, np.zeros((number, 2)), np.zeros_like(labels), 5)
 
 
 # --------------------------------------------------------------------------------------- training

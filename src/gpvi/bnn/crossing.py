@@ -88,6 +88,8 @@ def can_cross(
     labels: Num[np.ndarray, "n ..."],
     members: int,
 ) -> bool:
-    """Whether y is one label of each row, there are enough rows to leave some out, and not too many to copy."""
-    one_label = isinstance(likelihood, Categorical | Bernoulli) and labels.size == len(labels)
-    return one_label and len(X) >= 2 * max(PARTS, members) and members * X.size <= ENTRIES
+    """Whether y is one label of each row, of several; with rows enough to leave some out, and not too many to copy."""
+    if not isinstance(likelihood, Categorical | Bernoulli) or labels.size != len(labels):
+        return False
+    enough = len(X) >= 2 * max(PARTS, members) and members * X.size <= ENTRIES
+    return enough and bool((labels != labels[0]).any())

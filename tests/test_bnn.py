@@ -1173,6 +1173,50 @@ class TestPredictive:
             call(predictive_of("gaussian"))
 
 
+def sharper(kind, s=2.5):
+    own = predictive_of(kind)
+    return bnn.Predictive(own.posterior, own.network, own.likelihood, sharpness=s)
+
+
+@pytest.mark.parametrize("kind", ["categorical", "bernoulli"])
+def test_sharpened_predictions_agree_with_each_other(kind):
+    plain, sharp = predictive_of(kind), sharper(kind)
+    before, after = (each.predict(X, key=KEY) for each in (plain, sharp))
+    np.testing.assert_allclose(after.mean, bnn.sharpened(before.mean, 2.5), rtol=1e-5)
+    np.testing.assert_allclose(after.variance, after.mean * (1 - after.mean), rtol=1e-3)
+    np.testing.assert_allclose(
+        after.epistemic / after.variance, before.epistemic / before.variance, rtol=1e-3
+    )
+    assert after.mutual_information is not None and after.entropy is not None
+    assert before.entropy is not None and (after.entropy < before.entropy).all()
+    assert (after.mutual_information > 0).all() and (after.mutual_information < after.entropy).all()
+    logs = sharp.log_probabilities(X, key=KEY)
+    np.testing.assert_allclose(jnp.exp(logs).sum(1), 1, rtol=1e-5)
+    np.testing.assert_allclose(
+        jnp.exp(logs)[:, -after.mean.shape[1] :], after.mean, rtol=1e-4, atol=1e-6
+    )
+    labels = np.arange(len(X)) % logs.shape[1]
+    np.testing.assert_allclose(
+        sharp.log_prob(X, labels, key=KEY), logs[np.arange(len(X)), labels], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("kind", ["categorical", "bernoulli"])
+def test_log_probabilities_are_those_of_each_label(kind):
+    plain = predictive_of(kind)
+    logs = plain.log_probabilities(X, key=KEY)
+    for label in range(logs.shape[1]):
+        each = plain.log_prob(X, np.full(len(X), label), key=KEY)
+        np.testing.assert_allclose(logs[:, label], each, rtol=1e-5)
+
+
+def test_several_labels_at_once_have_no_classes():
+    network = bnn.mlp((3, 4, 2), "tanh")
+    own = bnn.Predictive(posterior_of(network), network, "bernoulli")
+    with pytest.raises(NotAvailableError, match="2 outputs is no distribution over classes"):
+        own.log_probabilities(X, key=KEY)
+
+
 def four_classes(n, rng):
     """The paper's mixture: N(μ, 0.3 I) around (±2, ±2)."""
     centres = np.array([(-2, -2), (-2, 2), (2, -2), (2, 2)])

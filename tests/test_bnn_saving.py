@@ -27,6 +27,7 @@ METHOD = gpvi.GPVI(generator=Linear(), particles=4)
 X = np.random.default_rng(0).normal(size=(12, 2))
 Y = np.sin(X[:, 0])
 LABELS = (X[:, 0] > 0).astype(int)
+CLASSES = bnn.mlp((2, 3, 2), "tanh")
 HALF = 6
 """Steps of a stage, of which each is a chunk."""
 
@@ -87,6 +88,23 @@ def test_a_run_that_is_killed_goes_on_bit_for_bit(saves, whole, tmp_path, monkey
     resumed = fit(checkpoint=tmp_path, every=2)
     assert bits(resumed) == bits(whole)
     assert [each.training.notes for each in resumed.members] == [(), ()]
+
+
+@pytest.mark.parametrize("saves", [1, 3, 6])
+def test_classes_that_are_killed_go_on_with_the_same_sharpness(saves, tmp_path, monkeypatch):
+    """With parts of the data left out, and with all of them."""
+    whole = fit(CLASSES, "categorical", LABELS)
+    with monkeypatch.context() as patch:
+        killed(saves, patch)
+        with pytest.raises(KilledError):
+            fit(CLASSES, "categorical", LABELS, checkpoint=tmp_path, every=2)
+    there = [len(list((tmp_path / stage).glob("attempt-*"))) > 0 for stage in ("crossed", "free")]
+    assert there == [saves > 1, saves > 5]
+    with pytest.raises(OtherRunError, match="sharpness"):
+        fit(CLASSES, "categorical", LABELS, checkpoint=tmp_path, every=2, sharpness=1.0)
+    resumed = fit(CLASSES, "categorical", LABELS, checkpoint=tmp_path, every=2)
+    assert bits(resumed) == bits(whole)
+    assert resumed.sharpness == whole.sharpness != 1
 
 
 class Counter(NullMeter):
@@ -392,6 +410,11 @@ DAMAGES = {
     "likelihood unknown": put("likelihood", value={"type": "os.system"}),
     "likelihood invalid": put("likelihood", "start_noise", value=-1),
     "class number": put("likelihood_class", value=3),
+    "sharpness text": put("sharpness", value="1.0"),
+    "sharpness zero": put("sharpness", value=0.0),
+    "sharpness null": put("sharpness", value=None),
+    "sharpness true": put("sharpness", value=True),
+    "sharpness infinite": put("sharpness", value=float("inf")),
     "network null": put("network", value=None),
     "no leaves": put("network", "leaves", value=[]),
     "leaves text": put("network", "leaves", value=["ab"]),
@@ -415,6 +438,16 @@ def test_documents_that_mean_nothing_are_refused(name, saved, tmp_path):
     storage.write(tmp_path / "saved", document, arrays)
     with pytest.raises(StorageError):
         bnn.load(tmp_path / "saved", NETWORK)
+
+
+def test_files_keep_the_sharpness_and_those_without_have_none(tmp_path):
+    made = fit(CLASSES, "categorical", LABELS)
+    made.save(tmp_path / "saved")
+    assert bnn.load(tmp_path / "saved", CLASSES).sharpness == made.sharpness != 1
+    document, arrays = storage.read(tmp_path / "saved")
+    del document["sharpness"]
+    storage.write(tmp_path / "older", document, arrays)
+    assert bnn.load(tmp_path / "older", CLASSES).sharpness == 1
 
 
 def test_no_value_of_the_data_is_saved(saved):

@@ -23,6 +23,7 @@ from gpvi.generators import AffineFlow, SplineFlow, Triangular
 from gpvi.posterior import Posterior
 from gpvi.training import Training
 from gpvi.whitened import Whitened
+from selection import some_slow
 
 KEY = jax.random.key(0)
 GIB = 2**30
@@ -935,11 +936,6 @@ KINDS = {
 X = np.random.default_rng(3).standard_normal((7, 3))
 
 
-def some_slow(names, fast):
-    """All names, those beside `fast` left to the slow tests."""
-    return [name if name in fast else pytest.param(name, marks=pytest.mark.slow) for name in names]
-
-
 def predictive_of(kind, seed=0):
     likelihood, outputs, extra = KINDS[kind]
     network = bnn.mlp((3, 4, outputs), "tanh")
@@ -962,7 +958,7 @@ def drawn_directly(own, n, key):
 
 
 class TestPredictive:
-    @pytest.mark.parametrize("kind", some_slow(KINDS, fast=("gaussian", "categorical")))
+    @pytest.mark.parametrize("kind", some_slow(KINDS, fast=("categorical",)))
     def test_streaming_is_the_direct_average(self, kind, monkeypatch):
         """In blocks of 8 networks and 3 rows, with idle places in the last of each."""
         own, n = predictive_of(kind), 45
@@ -1059,7 +1055,7 @@ class TestPredictive:
         assert many < 1.02 * few
         assert many < 10_000 * network.size * 4 / 50
 
-    @pytest.mark.parametrize("kind", ["gaussian", "categorical"])
+    @pytest.mark.parametrize("kind", some_slow(("gaussian", "categorical"), fast=("gaussian",)))
     def test_rows_are_taken_some_at_a_time(self, kind, monkeypatch):
         own, y = predictive_of(kind), np.arange(len(X)) % 3
         y = y if kind == "categorical" else np.stack([y, y], 1)

@@ -20,6 +20,7 @@ from gpvi.bnn import training
 from gpvi.errors import InputError, NotAvailableError, OtherRunError, StorageError, TrainingWarning
 from gpvi.generators import Linear
 from gpvi.progress import NullMeter
+from selection import some_slow
 
 KEY = jax.random.key(0)
 NETWORK = bnn.mlp((2, 3, 1), "tanh")
@@ -76,7 +77,7 @@ def killed(saves: int, monkeypatch) -> None:
     monkeypatch.setattr(storage, "write", fused)
 
 
-@pytest.mark.parametrize("saves", [0, 1, 3, 5, 6])
+@pytest.mark.parametrize("saves", some_slow((0, 1, 3, 5, 6), fast=(1, 5)))
 def test_a_run_that_is_killed_goes_on_bit_for_bit(saves, whole, tmp_path, monkeypatch):
     """Before the fitted networks are kept, after it, with the noise held, at the end of that, and with it free."""
     with monkeypatch.context() as patch:
@@ -260,7 +261,7 @@ CASES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some_slow(CASES, fast=("generators", "particles", "one member")))
 def test_predictions_are_the_same_after_a_trip_through_files(name, whole, tmp_path):
     options = CASES[name]
     made = fit(**options) if options else whole

@@ -316,6 +316,7 @@ def test_digits_run_from_end_to_end():
         np.testing.assert_allclose(found.arrays[f"split/{part}_scores"].sum(), 1, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_one_network_has_no_variance_to_go_by():
     found = Digits().run(open_category.SOFTMAX, "smoke", (0,), False)
     assert "split/auroc_entropy" in found.rows and "split/auroc_variance" not in found.rows

@@ -30,6 +30,7 @@ from gpvi.posterior import Posterior
 from gpvi.target import Target
 from gpvi.training import Training
 from gpvi.whitened import Whitened
+from selection import slow
 
 FILES = (storage.MANIFEST, storage.ARRAYS, storage.CHECKSUMS)
 METHODS = {
@@ -393,9 +394,9 @@ def test_a_head_that_once_chose_64_coordinates_is_read(tmp_path, monkeypatch):
     "method",
     [
         gpvi.SVGD(particles=8, annealing=gpvi.Annealing(steps=60)),
-        gpvi.KSD(particles=8),
+        slow(gpvi.KSD(particles=8)),
         gpvi.GPVI(generator=Linear(), gradient="functional", solver="helper", particles=8),
-        gpvi.HMC(chains=2, draws=10, warmup=20, leapfrogs=3),
+        slow(gpvi.HMC(chains=2, draws=10, warmup=20, leapfrogs=3)),
     ],
     ids=lambda method: type(method).__name__,
 )

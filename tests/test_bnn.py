@@ -23,6 +23,7 @@ from gpvi.generators import AffineFlow, SplineFlow, Triangular
 from gpvi.posterior import Posterior
 from gpvi.training import Training
 from gpvi.whitened import Whitened
+from selection import some_slow
 
 KEY = jax.random.key(0)
 GIB = 2**30
@@ -935,11 +936,6 @@ KINDS = {
 X = np.random.default_rng(3).standard_normal((7, 3))
 
 
-def some_slow(names, fast):
-    """All names, those beside `fast` left to the slow tests."""
-    return [name if name in fast else pytest.param(name, marks=pytest.mark.slow) for name in names]
-
-
 def predictive_of(kind, seed=0):
     likelihood, outputs, extra = KINDS[kind]
     network = bnn.mlp((3, 4, outputs), "tanh")
@@ -962,7 +958,7 @@ def drawn_directly(own, n, key):
 
 
 class TestPredictive:
-    @pytest.mark.parametrize("kind", some_slow(KINDS, fast=("gaussian", "categorical")))
+    @pytest.mark.parametrize("kind", some_slow(KINDS, fast=("categorical",)))
     def test_streaming_is_the_direct_average(self, kind, monkeypatch):
         """In blocks of 8 networks and 3 rows, with idle places in the last of each."""
         own, n = predictive_of(kind), 45
@@ -1059,7 +1055,7 @@ class TestPredictive:
         assert many < 1.02 * few
         assert many < 10_000 * network.size * 4 / 50
 
-    @pytest.mark.parametrize("kind", ["gaussian", "categorical"])
+    @pytest.mark.parametrize("kind", some_slow(("gaussian", "categorical"), fast=("gaussian",)))
     def test_rows_are_taken_some_at_a_time(self, kind, monkeypatch):
         own, y = predictive_of(kind), np.arange(len(X)) % 3
         y = y if kind == "categorical" else np.stack([y, y], 1)
@@ -1171,6 +1167,50 @@ class TestPredictive:
     def test_refusals(self, call, kind, message):
         with pytest.raises(kind, match=message):
             call(predictive_of("gaussian"))
+
+
+def sharper(kind, s=2.5):
+    own = predictive_of(kind)
+    return bnn.Predictive(own.posterior, own.network, own.likelihood, sharpness=s)
+
+
+@pytest.mark.parametrize("kind", ["categorical", "bernoulli"])
+def test_sharpened_predictions_agree_with_each_other(kind):
+    plain, sharp = predictive_of(kind), sharper(kind)
+    before, after = (each.predict(X, key=KEY) for each in (plain, sharp))
+    np.testing.assert_allclose(after.mean, bnn.sharpened(before.mean, 2.5), rtol=1e-5)
+    np.testing.assert_allclose(after.variance, after.mean * (1 - after.mean), rtol=1e-3)
+    np.testing.assert_allclose(
+        after.epistemic / after.variance, before.epistemic / before.variance, rtol=1e-3
+    )
+    assert after.mutual_information is not None and after.entropy is not None
+    assert before.entropy is not None and (after.entropy < before.entropy).all()
+    assert (after.mutual_information > 0).all() and (after.mutual_information < after.entropy).all()
+    logs = sharp.log_probabilities(X, key=KEY)
+    np.testing.assert_allclose(jnp.exp(logs).sum(1), 1, rtol=1e-5)
+    np.testing.assert_allclose(
+        jnp.exp(logs)[:, -after.mean.shape[1] :], after.mean, rtol=1e-4, atol=1e-6
+    )
+    labels = np.arange(len(X)) % logs.shape[1]
+    np.testing.assert_allclose(
+        sharp.log_prob(X, labels, key=KEY), logs[np.arange(len(X)), labels], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("kind", ["categorical", "bernoulli"])
+def test_log_probabilities_are_those_of_each_label(kind):
+    plain = predictive_of(kind)
+    logs = plain.log_probabilities(X, key=KEY)
+    for label in range(logs.shape[1]):
+        each = plain.log_prob(X, np.full(len(X), label), key=KEY)
+        np.testing.assert_allclose(logs[:, label], each, rtol=1e-5)
+
+
+def test_several_labels_at_once_have_no_classes():
+    network = bnn.mlp((3, 4, 2), "tanh")
+    own = bnn.Predictive(posterior_of(network), network, "bernoulli")
+    with pytest.raises(NotAvailableError, match="2 outputs is no distribution over classes"):
+        own.log_probabilities(X, key=KEY)
 
 
 def four_classes(n, rng):

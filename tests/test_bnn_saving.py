@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 
 import gpvi
+from damage import array, put
 from gpvi import bnn, storage
 from gpvi.bnn import training
 from gpvi.errors import InputError, NotAvailableError, OtherRunError, StorageError, TrainingWarning
 from gpvi.generators import Linear
 from gpvi.progress import NullMeter
+from selection import some_slow
 
 KEY = jax.random.key(0)
 NETWORK = bnn.mlp((2, 3, 1), "tanh")
@@ -26,6 +28,7 @@ METHOD = gpvi.GPVI(generator=Linear(), particles=4)
 X = np.random.default_rng(0).normal(size=(12, 2))
 Y = np.sin(X[:, 0])
 LABELS = (X[:, 0] > 0).astype(int)
+CLASSES = bnn.mlp((2, 3, 2), "tanh")
 HALF = 6
 """Steps of a stage, of which each is a chunk."""
 
@@ -74,7 +77,7 @@ def killed(saves: int, monkeypatch) -> None:
     monkeypatch.setattr(storage, "write", fused)
 
 
-@pytest.mark.parametrize("saves", [0, 1, 3, 5, 6])
+@pytest.mark.parametrize("saves", some_slow((0, 1, 3, 5, 6), fast=(1, 5)))
 def test_a_run_that_is_killed_goes_on_bit_for_bit(saves, whole, tmp_path, monkeypatch):
     """Before the fitted networks are kept, after it, with the noise held, at the end of that, and with it free."""
     with monkeypatch.context() as patch:
@@ -86,6 +89,23 @@ def test_a_run_that_is_killed_goes_on_bit_for_bit(saves, whole, tmp_path, monkey
     resumed = fit(checkpoint=tmp_path, every=2)
     assert bits(resumed) == bits(whole)
     assert [each.training.notes for each in resumed.members] == [(), ()]
+
+
+@pytest.mark.parametrize("saves", [1, 3, 6])
+def test_classes_that_are_killed_go_on_with_the_same_sharpness(saves, tmp_path, monkeypatch):
+    """With parts of the data left out, and with all of them."""
+    whole = fit(CLASSES, "categorical", LABELS)
+    with monkeypatch.context() as patch:
+        killed(saves, patch)
+        with pytest.raises(KilledError):
+            fit(CLASSES, "categorical", LABELS, checkpoint=tmp_path, every=2)
+    there = [len(list((tmp_path / stage).glob("attempt-*"))) > 0 for stage in ("crossed", "free")]
+    assert there == [saves > 1, saves > 5]
+    with pytest.raises(OtherRunError, match="sharpness"):
+        fit(CLASSES, "categorical", LABELS, checkpoint=tmp_path, every=2, sharpness=1.0)
+    resumed = fit(CLASSES, "categorical", LABELS, checkpoint=tmp_path, every=2)
+    assert bits(resumed) == bits(whole)
+    assert resumed.sharpness == whole.sharpness != 1
 
 
 class Counter(NullMeter):
@@ -241,7 +261,7 @@ CASES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some_slow(CASES, fast=("generators", "particles", "one member")))
 def test_predictions_are_the_same_after_a_trip_through_files(name, whole, tmp_path):
     options = CASES[name]
     made = fit(**options) if options else whole
@@ -379,25 +399,6 @@ def test_damaged_files_are_refused(name, place, saved, tmp_path):
         bnn.load(tmp_path, NETWORK)
 
 
-def put(*path, value):
-    """Set one value deep in the document."""
-
-    def change(document, arrays):
-        *outer, last = path
-        for step in outer:
-            document = document[step]
-        document[last] = value
-
-    return change
-
-
-def array(name, value):
-    def change(document, arrays):
-        arrays.pop(name) if value is None else arrays.update({name: value})
-
-    return change
-
-
 DAMAGES = {
     "no members": put("members", value=[]),
     "members null": put("members", value=None),
@@ -410,6 +411,11 @@ DAMAGES = {
     "likelihood unknown": put("likelihood", value={"type": "os.system"}),
     "likelihood invalid": put("likelihood", "start_noise", value=-1),
     "class number": put("likelihood_class", value=3),
+    "sharpness text": put("sharpness", value="1.0"),
+    "sharpness zero": put("sharpness", value=0.0),
+    "sharpness null": put("sharpness", value=None),
+    "sharpness true": put("sharpness", value=True),
+    "sharpness infinite": put("sharpness", value=float("inf")),
     "network null": put("network", value=None),
     "no leaves": put("network", "leaves", value=[]),
     "leaves text": put("network", "leaves", value=["ab"]),
@@ -433,6 +439,16 @@ def test_documents_that_mean_nothing_are_refused(name, saved, tmp_path):
     storage.write(tmp_path / "saved", document, arrays)
     with pytest.raises(StorageError):
         bnn.load(tmp_path / "saved", NETWORK)
+
+
+def test_files_keep_the_sharpness_and_those_without_have_none(tmp_path):
+    made = fit(CLASSES, "categorical", LABELS)
+    made.save(tmp_path / "saved")
+    assert bnn.load(tmp_path / "saved", CLASSES).sharpness == made.sharpness != 1
+    document, arrays = storage.read(tmp_path / "saved")
+    del document["sharpness"]
+    storage.write(tmp_path / "older", document, arrays)
+    assert bnn.load(tmp_path / "older", CLASSES).sharpness == 1
 
 
 def test_no_value_of_the_data_is_saved(saved):

@@ -25,6 +25,7 @@ from gpvi import checkpoint, lock, start, storage
 from gpvi.errors import InputError, TrainingWarning
 from gpvi.fit import fit_seeds
 from gpvi.generators import Linear
+from selection import some_slow
 
 KEY = jax.random.key(3)
 STEPS, CHUNK = 100, 2
@@ -93,13 +94,7 @@ def stopped(directory, step, **options) -> None:
         fit(checkpoint=directory, callbacks=[stop_at(step)], **options)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(n, marks=pytest.mark.slow) if n in ("helper", "DeepEnsemble") else n
-        for n in METHODS
-    ],
-)
+@pytest.mark.parametrize("name", some_slow(METHODS, fast=("GPVI", "SVGD")))
 def test_a_run_goes_on_bit_for_bit(name, tmp_path):
     whole = fit(METHODS[name])
     for step in (10, 50):
@@ -198,7 +193,10 @@ def test_a_checkpoint_that_lacks_an_array_is_passed_over(tmp_path):
     assert bits(resumed) == bits(whole)
 
 
-@pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "empty", "foreign"])
+DAMAGES = ("truncate", "flip", "remove", "empty", "foreign")
+
+
+@pytest.mark.parametrize("damage", some_slow(DAMAGES, fast=("truncate", "flip")))
 def test_a_damaged_checkpoint_is_passed_over(damage, tmp_path):
     whole = fit()
     stopped(tmp_path, 60, every=20)
@@ -441,6 +439,7 @@ def nothing_is_half_written(directory) -> None:
             assert name == lock.NAME or storage._TEMPORARY.fullmatch(name)
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_a_run_ends_the_same(child, tmp_path):
     """Once in a callback and once within a save."""
     target = gpvi.Target(lambda x: -0.5 * jnp.square(x).sum(), dim=2)

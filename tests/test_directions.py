@@ -22,6 +22,7 @@ from gpvi.directions import ksd as ksd_module
 from gpvi.errors import InputError
 from gpvi.jacobian import Block
 from gpvi.kernels import IMQ, RBF, OnNoise
+from selection import some_slow
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -232,7 +233,7 @@ def test_particles_have_no_order(name):
 
 
 @pytest.mark.parametrize("h", [0.3, 0.8])
-@pytest.mark.parametrize("start", [0.3, 2.0])
+@pytest.mark.parametrize("start", some_slow((0.3, 2.0), fast=(2.0,)))
 def test_gfsd_settles_at_the_variance_of_the_closed_form(h, start):
     """On N(0, 1), q smoothed with variance h/2 matches p where Var q = 1 − h/2: 300 particles, to 1 %."""
     x = start * jax.random.normal(jax.random.key(3), (300, 1))
@@ -254,6 +255,7 @@ def test_gfsf_estimates_the_score_of_a_gaussian(getkey):
     assert ((entropy + exact) ** 2).mean() < 0.15**2 * (exact**2).mean()
 
 
+@pytest.mark.slow
 def test_ksd_critic_approaches_its_optimum(getkey):
     """q = N(0, Σ), p = N(m, I): 3,000 Adam steps on fresh draws reach (s_p − s_q)/(2λ) within 10 % in mean square."""
     penalty, covariance = 2.0, jnp.asarray([[0.6, 0.2], [0.2, 0.9]])
@@ -320,7 +322,7 @@ def test_ksd_refuses_what_is_no_size(size):
         KSDDirection(size=size)
 
 
-@pytest.mark.parametrize("size", [1.0, 1e5])
+@pytest.mark.parametrize("size", some_slow((1.0, 1e5), fast=(1e5,)))
 def test_ksd_keeps_up_with_scores_of_any_size(getkey, size):
     """Scores that turn round are followed within 300 steps, in whatever units."""
     direction = KSDDirection(hidden_width=20, penalty=10.0, learning_rate=1e-3)

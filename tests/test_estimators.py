@@ -97,6 +97,7 @@ def untrained(monkeypatch):
     monkeypatch.setattr(training, "fit_one", begin)
     monkeypatch.setattr(training, "fit_seeds", begin_all)
     monkeypatch.setattr(training, "fitted_networks", climb)
+    monkeypatch.setattr(training.Crossing, "sharpness", lambda *_, **options: 1.5)
     return asked
 
 
@@ -259,14 +260,20 @@ def test_by_default_five_generators_start_at_networks_of_their_own(kind, untrain
     y = np.arange(len(X)) % 2
     assert kind().members == "auto"
     fitted = kind(4).fit(X, y)
-    phases = 2 if kind is bnn.BayesianMLPRegressor else 1
-    assert len(fitted.posteriors_) == 5 and len(untrained) == 5 * phases
+    crossed = kind is bnn.BayesianMLPClassifier
+    assert len(fitted.posteriors_) == 5 and len(untrained) == 10
     for number, asked in enumerate(untrained[:5], start=1):
-        np.testing.assert_array_equal(asked["target"].starting_points(2, key=KEY), number)
+        at = 1 if crossed else number
+        np.testing.assert_array_equal(asked["target"].starting_points(2, key=KEY), at)
         assert asked["method"].particles == 24
-        assert asked["target"].data[0] is untrained[0]["target"].data[0], "shared"
+        shared = asked["target"].data[0] is untrained[0]["target"].data[0]
+        assert shared != crossed or number == 1, "classes leave out a part of their own each"
+    for asked in untrained[5:]:
+        assert asked["target"].data[0] is untrained[5]["target"].data[0], "shared"
+        np.testing.assert_allclose(asked["target"].data[0], fitted._seen[0], rtol=1e-5)
+    assert fitted.sharpness_ == (1.5 if crossed else 1)
     again = len(fitted.partial_fit(np.tile(X, (9, 1)), np.tile(y, 9)).posteriors_)
-    assert again == 5 and len(untrained) == 5 * phases + 5
+    assert again == 5 and len(untrained) == 15
     assert untrained[-1]["method"].particles == 24, "what goes on keeps its number"
     assert kind(4).fit(np.tile(X, (9, 1)), np.tile(y, 9)) is not None
     assert untrained[-1]["method"].particles == 8

@@ -24,6 +24,7 @@ from gpvi.generators import MLP, Linear, Residual, Triangular
 from gpvi.methods.base import decaying_adam
 from gpvi.program import chunk_length
 from gpvi.recovery import TOLERATED, first_failure
+from selection import some_slow
 
 LINEAR = gpvi.GPVI(generator=Linear(), particles=32, learning_rate=0.05)
 KEY = jax.random.key(0)
@@ -642,7 +643,7 @@ SCALES = {
 }
 
 
-@pytest.mark.parametrize("init", ["auto", "pathfinder", "laplace"])
+@pytest.mark.parametrize("init", some_slow(("auto", "pathfinder", "laplace"), fast=("auto",)))
 @pytest.mark.parametrize("name", SCALES)
 def test_any_scale_is_found(name, init):
     deviations, correlation = SCALES[name]

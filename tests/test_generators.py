@@ -23,6 +23,7 @@ from cases import (
 from gpvi import generators
 from gpvi.errors import InputError, NotAvailableError, UnknownOptionError
 from gpvi.generators import SplineFlow
+from selection import some_slow
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -51,7 +52,7 @@ def described(generator, invertible, z, elsewhere, y_tail):
     return found
 
 
-@pytest.mark.parametrize("how", CONDITIONINGS)
+@pytest.mark.parametrize("how", some_slow(CONDITIONINGS, fast=("bare",)))
 @pytest.mark.parametrize("kind", KINDS)
 def test_against_the_dense_jacobian(kind, how):
     @settings(max_examples=3)
@@ -157,7 +158,7 @@ def test_nothing_to_scale(kind):
     assert not any(jax.tree.leaves(built(kind, Shape(4, 2, (3,))).scale_parameters()))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some_slow(KINDS, fast=("residual", "affine", "spline")))
 def test_single_precision_stays_single(kind):
     spec = KINDS[kind](Shape(3, 1, (4,)))
     with jax.enable_x64(False):

@@ -25,6 +25,7 @@ from gpvi.jacobian import (
     transposed_product,
 )
 from gpvi.kernels import RBF, Gram
+from selection import some_slow
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -75,7 +76,7 @@ def test_direct_solvers_against_lu(kind, how):
     against_lu(kind, Shape(3, 1, (4,)) if kind in FLOWS else Shape(4, 2, (4,)), how, DIRECT)
 
 
-@pytest.mark.parametrize("kind", SOLVED)
+@pytest.mark.parametrize("kind", some_slow(SOLVED, fast=("residual", "affine", "full-rank")))
 def test_krylov_solvers_against_lu(kind):
     """They see f as a black box, so its coordinates do not matter."""
     against_lu(kind, Shape(3, 1, (4,)), "diagonal", KRYLOV)
@@ -176,7 +177,7 @@ def test_mean_product_is_the_mean_over_pairs(case):
         assert product.residual < 1e-20
 
 
-@pytest.mark.parametrize("case", ["moving", "moving head alone"])
+@pytest.mark.parametrize("case", some_slow(("moving", "moving head alone"), fast=("moving",)))
 def test_pairs_that_are_too_many_to_hold_are_summed_one_by_one(case, monkeypatch):
     rng = np.random.default_rng(1)
     generator = PAIRED[case](rng)
@@ -224,7 +225,7 @@ def test_the_residual_is_that_of_all_systems():
     assert each[1:].max() > each[0] > 0
 
 
-@pytest.mark.parametrize("solver", ["bicgstab", "gmres", "helper"])
+@pytest.mark.parametrize("solver", some_slow(("bicgstab", "gmres", "helper"), fast=("gmres",)))
 def test_a_kernel_that_reaches_nobody_is_no_failure(solver, getkey):
     generator = built("linear", Shape(2, 2, ()))
     z = jnp.asarray([[0.0, 0.0], [1e3, 0.0]])

@@ -11,6 +11,7 @@ from cases import regression
 from gpvi.errors import NotAvailableError
 from gpvi.generators import FullRank, Linear, Residual, SplineFlow, Triangular
 from gpvi.jacobian import Helper
+from selection import slow
 
 SMALL = {"generator": Linear(), "particles": 32, "learning_rate": 0.03}
 
@@ -34,10 +35,10 @@ def draws(posterior):
     "options",
     [
         {"solver": Helper(32, 1e-2)},
-        {"generator": Triangular(1, "affine", (8,))},
-        pytest.param({"solver": "dense"}, marks=pytest.mark.slow),
-        pytest.param({"solver": "bicgstab"}, marks=pytest.mark.slow),
-        pytest.param({"solver": "gmres"}, marks=pytest.mark.slow),
+        slow({"generator": Triangular(1, "affine", (8,))}),
+        slow({"solver": "dense"}),
+        slow({"solver": "bicgstab"}),
+        slow({"solver": "gmres"}),
     ],
     ids=["helper", "tail", "dense", "bicgstab", "gmres"],
 )

@@ -20,6 +20,7 @@ from scipy import stats
 import gpvi
 from gpvi import Target
 from gpvi.errors import InputError, NotAvailableError
+from selection import some_slow
 
 sample: Any = numpyro.sample
 subsample: Any = numpyro.subsample
@@ -412,7 +413,10 @@ def events(y):
 
 @pytest.mark.parametrize(
     "model",
-    [scalars, plated, one_value_in_a_plate, one_value_for_all, repeated_in_a_plate, events],
+    some_slow(
+        (scalars, plated, one_value_in_a_plate, one_value_for_all, repeated_in_a_plate, events),
+        fast=(plated, one_value_in_a_plate, one_value_for_all),
+    ),
     ids=lambda model: model.__name__,
 )
 def test_other_broadcasting_is_taken(model):

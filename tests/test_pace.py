@@ -25,6 +25,7 @@ def seen(elbo, share=0.5, k_hat=0.3):
     return Importance(elbo, 0.001, elbo, 0.001, share, k_hat, 0.0, 4_000)
 
 
+@pytest.mark.slow
 def test_a_gaussian_settles_in_the_first_round():
     posterior = gpvi.fit(gpvi.Target(gaussian, dim=2), SMALL, key=jax.random.key(0), progress=False)
     first = SMALL.rounds(2)[0]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gpvi import Target
+from selection import slow
 
 STATE = np.random.default_rng(0)
 WEIGHTS = np.linspace(1, 3, 1_200)
@@ -193,8 +194,8 @@ def gammas(shape):
             "float32",
             "underflow or overflow in float32; in float64 all is finite: use dtype='float64'",
         ),
-        (0.1, "float32", r"finite at \d\d% of these points: use dtype='float64'"),
-        (0.1, "float64", "unconstrained already, and float64 is no cure"),
+        slow(0.1, "float32", r"finite at \d\d% of these points: use dtype='float64'"),
+        slow(0.1, "float64", "unconstrained already, and float64 is no cure"),
     ],
 )
 def test_coordinates_that_numpyro_has_transformed(shape, dtype, message):

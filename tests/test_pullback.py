@@ -18,6 +18,7 @@ from gpvi.jacobian import Block
 from gpvi.kernels import RBF
 from gpvi.products import FEW, LONG, WIDE, Products, added_up, norm
 from gpvi.pullback import push, push_with_log_det, scale_gradient
+from selection import some_slow
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -46,7 +47,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", some_slow(CASES, fast=("residual", "affine")))
 def test_pathwise_is_the_gradient_of_the_objective(case):
     """Eq. 3 on the same noise, with log|det J| from the dense Jacobian, differentiated by JAX."""
     rng = np.random.default_rng(0)

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpvi
+from damage import array, drop, put
 from gpvi import saving, storage
 from gpvi.affine import Affine
 from gpvi.carriers import Sampler
@@ -29,6 +30,7 @@ from gpvi.posterior import Posterior
 from gpvi.target import Target
 from gpvi.training import Training
 from gpvi.whitened import Whitened
+from selection import slow
 
 FILES = (storage.MANIFEST, storage.ARRAYS, storage.CHECKSUMS)
 METHODS = {
@@ -230,39 +232,6 @@ def test_undamaged_files_are_read(tiny, tmp_path):
 
 HUGE = 10**12
 
-
-def put(*path, value):
-    """Set one value deep in the document."""
-
-    def change(document, arrays):
-        *outer, last = path
-        for step in outer:
-            document = document[step]
-        document[last] = value
-
-    return change
-
-
-def drop(*path):
-    def change(document, arrays):
-        *outer, last = path
-        for step in outer:
-            document = document[step]
-        del document[last]
-
-    return change
-
-
-def array(name, value):
-    def change(document, arrays):
-        if value is None:
-            del arrays[name]
-        else:
-            arrays[name] = value
-
-    return change
-
-
 DAMAGES = {
     **{f"no {key}": drop(key) for key in ("method", "dim", "dtype", "names", "affine", "training")},
     **{
@@ -425,9 +394,9 @@ def test_a_head_that_once_chose_64_coordinates_is_read(tmp_path, monkeypatch):
     "method",
     [
         gpvi.SVGD(particles=8, annealing=gpvi.Annealing(steps=60)),
-        gpvi.KSD(particles=8),
+        slow(gpvi.KSD(particles=8)),
         gpvi.GPVI(generator=Linear(), gradient="functional", solver="helper", particles=8),
-        gpvi.HMC(chains=2, draws=10, warmup=20, leapfrogs=3),
+        slow(gpvi.HMC(chains=2, draws=10, warmup=20, leapfrogs=3)),
     ],
     ids=lambda method: type(method).__name__,
 )

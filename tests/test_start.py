@@ -18,6 +18,7 @@ from gpvi.start.evaluation import BATCH, BLOCK, HostDensity
 from gpvi.start.joining import importance_sample, temper
 from gpvi.start.mixture import Mixture
 from gpvi.start.normal import Normal
+from selection import some_slow
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -64,7 +65,9 @@ NORMALS = {
 
 
 @pytest.mark.parametrize("find", [pathfinder, laplace])
-@pytest.mark.parametrize("name", NORMALS)
+@pytest.mark.parametrize(
+    "name", some_slow(NORMALS, fast=("scales and correlations", "large constant"))
+)
 def test_normal_is_recovered(name, find, getkey):
     log_density, mean, covariance = NORMALS[name]
     gaussian = find(log_density, jnp.zeros(len(mean)), key=getkey())
@@ -217,7 +220,9 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize(
+    "name", some_slow(ODD, fast=("funnel in 2", "bent banana", "Student in 10"))
+)
 def test_odd_shapes_are_covered_within_a_small_factor(name, getkey):
     log_density, mean, covariance, start = ODD[name]
     gaussian = automatic(log_density, start, key=getkey())

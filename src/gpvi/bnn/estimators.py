@@ -83,7 +83,8 @@ class _BayesianMLP(BaseEstimator):
     def predictive_(self) -> Predictive:
         """The predictive distribution of the encoded y given `x_scaler_.transform(X)`."""
         check_is_fitted(self)
-        return Predictive(self.posteriors_, self.network_, self.likelihood_)
+        parts = self.posteriors_, self.network_, self.likelihood_
+        return Predictive(*parts, sharpness=self.sharpness_)
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -112,7 +113,7 @@ class _BayesianMLP(BaseEstimator):
         _count("draws", self.draws, "Try 500.")
         likelihood, outputs = self._likelihood(y)
         network = mlp((X.shape[1], *self._hidden_sizes(), outputs), self.activation)
-        self.posteriors_ = trained(
+        found = trained(
             network,
             likelihood,
             X,
@@ -124,10 +125,12 @@ class _BayesianMLP(BaseEstimator):
             steps=self.steps,
             batch_size=self.batch_size,
             temperature=self.temperature,
+            sharpness=self.sharpness_ if start else getattr(self, "sharpness", 1.0),
             dtype=start[0].dtype if start else None,
             progress=bool(self.verbose),
             start=start,
         )
+        self.posteriors_, self.sharpness_ = found
         self.network_, self.likelihood_ = network, likelihood
         self._seen = X, y
         self._updates += 1
@@ -341,9 +344,12 @@ class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
     ----------
     hidden_layer_sizes, activation, method, prior, temperature, steps, batch_size, draws, members, random_state,
         verbose: see `BayesianMLPRegressor`.
+    sharpness: the exponent of the probabilities, see `gpvi.bnn.sharpened`; 1 leaves them as the networks' average has
+        them. "auto" lets labels decide that the members of "gpvi" do not see in the first half of their steps.
 
     Attributes
     ----------
+    sharpness_: the exponent that was found, or given. `partial_fit` keeps that of the first call.
     classes_: the labels, in the order of the columns of `predict_proba`.
     posterior_: the `gpvi.Posterior` over the weights, for standardised inputs.
     posteriors_: those of all members; `posterior_` is the first.
@@ -361,6 +367,7 @@ class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
         method: str | Method = "gpvi",
         prior: str | Prior = "auto",
         temperature: float = 1.0,
+        sharpness: float | Literal["auto"] = "auto",
         steps: int | None = None,
         batch_size: int | Literal["auto"] | None = "auto",
         draws: int = 500,
@@ -381,6 +388,7 @@ class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
             random_state=random_state,
             verbose=verbose,
         )
+        self.sharpness = sharpness
 
     def fit(self, X: Table, y: Table) -> "BayesianMLPClassifier":
         """Learn the posterior of the networks given X, (n, features), and labels y, (n,)."""
@@ -417,7 +425,7 @@ class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
         return self.classes_[chosen]
 
     def predict_proba(self, X: Table) -> np.ndarray:
-        """The probability of each class, averaged over the networks: (n, classes)."""
+        """The probability of each class, averaged over the networks, to the power of `sharpness_`: (n, classes)."""
         rows, predictive = self._rows(X), self.predictive_
 
         def of_rows(rows: np.ndarray) -> tuple[Any]:
@@ -428,19 +436,16 @@ class BayesianMLPClassifier(ClassifierMixin, _BayesianMLP):
 
     def predict_log_proba(self, X: Table) -> np.ndarray:
         """The logarithm of `predict_proba`, also where that is 0 in floats."""
-        rows, classes = self._rows(X), np.arange(len(self.classes_), dtype=np.int32)
-        predictive = self.predictive_
+        rows, predictive = self._rows(X), self.predictive_
 
         def of_rows(rows: np.ndarray) -> tuple[Any]:
-            each, label = np.repeat(rows, len(classes), axis=0), np.tile(classes, len(rows))
-            found = predictive.log_prob(each, label, **self._networks())
-            return (found.reshape(len(rows), len(classes)),)
+            return (predictive.log_probabilities(rows, **self._networks()),)
 
         (found,) = _in_blocks(of_rows, rows)
         return found
 
     def sample_y(self, X: Table, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
-        """Labels by n networks: (n, n_samples). A column is one network."""
+        """Labels by n networks: (n, n_samples). A column is one network, to which `sharpness_` does not apply."""
         drawn = self._sampled(X, n_samples, random_state)
         return self.classes_[drawn.T]
 

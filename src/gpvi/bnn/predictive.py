@@ -8,6 +8,9 @@ For y given x, with networks w_1…w_n drawn from the posterior:
     variance   their sum, by the law of total variance
     entropy    H[(1/n) Σ_i p_i], and mutual information, that less (1/n) Σ_i H[p_i], for classes.
 
+With a `sharpness` s other than 1 the probabilities of classes are those of `gpvi.bnn.sharpened`, p^s / Σ_c p_c^s with
+p = (1/n) Σ_i p_i. Their variance and entropy follow, and divide into the same shares as before.
+
 Networks are drawn a block at a time, used and forgotten, and moments are taken of some rows at a time, so that memory
 grows with neither beyond what is returned; a further pass draws the same networks again from the same keys. Quantiles
 are those of the mixture's distribution function, (1/n) Σ_i P(Y ≤ y | w_i), see `gpvi.bnn.quantiles`: no y is drawn for
@@ -17,6 +20,7 @@ them.
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -28,17 +32,18 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, Real, Shaped
 from gpvi.affine import Affine
 from gpvi.bnn import saving
 from gpvi.bnn.fingerprints import Fingerprint, Row
-from gpvi.bnn.likelihoods import Likelihood, as_likelihood
+from gpvi.bnn.likelihoods import Bernoulli, Categorical, Likelihood, as_likelihood
 from gpvi.bnn.model import checked_inputs, inputs_of, require_network
 from gpvi.bnn.networks import Network
 from gpvi.bnn.quantiles import inverted
+from gpvi.bnn.sharpening import sharpened
 from gpvi.carriers import Particles, standard_normal
 from gpvi.entries import held_as, precision
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import AbstractGenerator
 from gpvi.posterior import Posterior
 from gpvi.saving import understood
-from gpvi.specs import is_whole, require_between, require_key
+from gpvi.specs import is_whole, require_between, require_key, require_positive
 
 DRAWS = 1_000
 """The default number of networks."""
@@ -129,6 +134,8 @@ class Predictive:
     posterior: as `gpvi.fit` returns it for `gpvi.bnn.target`; a loaded one serves as well. Several, of one method,
         predict as their even mixture.
     network, likelihood: those of the target.
+    sharpness: s, the exponent of the probabilities of classes, see `gpvi.bnn.sharpness`. `sample` and `outputs` are of
+        single networks, as they are.
 
     `draws` below is the number of networks: new ones from a generator (1,000 by default), as many as asked; of a
     particle method or chains all they have by default, and a random choice where fewer are asked.
@@ -139,6 +146,8 @@ class Predictive:
         posterior: Posterior | Sequence[Posterior],
         network: Network,
         likelihood: Likelihood | str,
+        *,
+        sharpness: float = 1.0,
     ):
         self.members = (posterior,) if isinstance(posterior, Posterior) else tuple(posterior)
         if not self.members:
@@ -146,6 +155,8 @@ class Predictive:
         self.posterior = self.members[0]
         self.network = network
         self.likelihood = as_likelihood(likelihood)
+        require_positive("sharpness", sharpness, "1 leaves probabilities as they are.")
+        self.sharpness = float(sharpness)
         of_target = None if self.posterior.target is None else inputs_of(self.posterior.target)
         self._row = None if of_target is None else Row.of(of_target)
         kinds = {jax.tree.structure((each.model, each.affine)) for each in self.members}
@@ -162,7 +173,11 @@ class Predictive:
 
     def predict(self, X: Any, *, key: PRNGKeyArray, draws: int | None = None) -> Prediction:
         """Mean, variance with its two parts, and for classes entropy and mutual information."""
-        return self._run(_predict, X, draws, key, axis=0)
+        found = self._run(_predict, X, draws, key, axis=0)
+        if not self._sharpens:
+            return found
+        with precision(self.posterior.dtype):
+            return _sharper(found, self.likelihood, self.sharpness)
 
     def log_prob(
         self, X: Any, y: Any, *, key: PRNGKeyArray, draws: int | None = None
@@ -172,7 +187,20 @@ class Predictive:
         values = self.likelihood.prepare(y, self.network.outputs(inputs))
         if len(inputs) != len(values):
             raise InputError(f"X has {len(inputs)} rows and y {len(values)}; they must agree.")
-        return self._run(_log_prob, inputs, draws, key, y=values, axis=0)
+        if not self._sharpens:
+            return self._run(_log_prob, inputs, draws, key, y=values, axis=0)
+        logs, labels = self.log_probabilities(inputs, key=key, draws=draws), values.astype(int)
+        return jnp.take_along_axis(logs, labels.reshape(-1, 1), 1)[:, 0]
+
+    def log_probabilities(
+        self, X: Any, *, key: PRNGKeyArray, draws: int | None = None
+    ) -> Float[Array, "b c"]:
+        """log p(c | x, data) of every class, (b, C), also where the probability is 0 in floats."""
+        inputs = checked_inputs(X, self.network)
+        classes = self._classes(self.network.outputs(inputs))
+        logs = self._run(partial(_class_log_probs, classes=classes), inputs, draws, key, axis=0)
+        with precision(self.posterior.dtype):
+            return jax.nn.log_softmax(self.sharpness * logs, 1) if self._sharpens else logs
 
     def quantiles(
         self,
@@ -229,7 +257,21 @@ class Predictive:
         mark = Fingerprint.of(self.network, self.likelihood, row, self.posterior.dtype)
         members = tuple(each.saved() for each in self.members)
         kept, called = saving.storable(self.likelihood), type(self.likelihood).__name__
-        saving.write(saving.Saved(members, kept, called, row, mark), directory)
+        saving.write(saving.Saved(members, kept, called, row, mark, self.sharpness), directory)
+
+    @property
+    def _sharpens(self) -> bool:
+        return self.likelihood.classifies and self.sharpness != 1
+
+    def _classes(self, outputs: int) -> int:
+        """How many classes y has, which must be one label for each row."""
+        one = isinstance(self.likelihood, Bernoulli) and outputs == 1
+        if not one and not isinstance(self.likelihood, Categorical):
+            raise NotAvailableError(
+                f"{self.likelihood} with {outputs} outputs is no distribution over classes: use log_prob(X, y), and a "
+                "sharpness of 1."
+            )
+        return 2 if one else outputs
 
     def _require_coordinates(self, outputs: int) -> None:
         """Refuse a likelihood that has other coordinates than those that were trained."""
@@ -317,7 +359,7 @@ def load(
     mark, row, dtype = saved.fingerprint, saved.row, members[0].dtype
     mark.require_network(network, row, dtype)
     with understood(directory, saving.WHAT):
-        found = Predictive(members, network, chosen)
+        found = Predictive(members, network, chosen, sharpness=saved.sharpness)
     found._require_coordinates(mark.outputs.shape[1])
     mark.require_likelihood(chosen, dtype)
     found._row = row
@@ -478,6 +520,48 @@ def _log_prob(
     _, dtype = _shapes(network, likelihood, networks, inputs)
     total = _stream(network, networks, inputs, add, jnp.full(len(inputs), -jnp.inf, dtype))
     return total - math.log(networks.number)
+
+
+@eqx.filter_jit
+def _class_log_probs(
+    network: Network,
+    likelihood: Likelihood,
+    networks: Networks,
+    key: PRNGKeyArray,
+    inputs: Real[Array, "b ..."],
+    *,
+    classes: int,
+) -> Float[Array, "b c"]:
+    """log (1/n) Σ_i p(c | x, w_i)."""
+    outputs = network.outputs(inputs)
+    labels = jnp.asarray(likelihood.prepare(np.arange(classes), outputs))
+    every = jnp.broadcast_to(labels[:, None], (classes, len(inputs), *labels.shape[1:]))
+
+    def add(total: Array, out: Array, extra: Array, counts: Array) -> Array:
+        of_class = jax.vmap(likelihood.log_prob, (None, None, 0), 1)
+        terms = jax.vmap(of_class, (0, 0, None))(out, extra, every)
+        own = jax.nn.logsumexp(jnp.where(counts[:, None, None] > 0, terms, -jnp.inf), 0)
+        return jnp.logaddexp(total, own)
+
+    _, dtype = _shapes(network, likelihood, networks, inputs)
+    start = jnp.full((len(inputs), classes), -jnp.inf, dtype)
+    return _stream(network, networks, inputs, add, start) - math.log(networks.number)
+
+
+def _sharper(found: Prediction, likelihood: Likelihood, s: float) -> Prediction:
+    """Probabilities to the power of s; variance and entropy are theirs, in the shares that they had."""
+    mean = sharpened(found.mean, s)
+    grown = _ratio(mean * (1 - mean), found.aleatoric + found.epistemic)
+    entropy = likelihood.mixture_entropy(mean)
+    shared = None
+    if found.mutual_information is not None and found.entropy is not None:
+        shared = found.mutual_information * _ratio(entropy, found.entropy)
+    return Prediction(mean, found.aleatoric * grown, found.epistemic * grown, entropy, shared)
+
+
+def _ratio(above: Array, below: Array) -> Array:
+    """0 where there is nothing to divide."""
+    return jnp.where(below > 0, above / jnp.where(below > 0, below, 1), 0)
 
 
 @eqx.filter_jit

@@ -27,6 +27,7 @@ class Saved(NamedTuple):
     """The name of its class."""
     row: Row
     fingerprint: Fingerprint
+    sharpness: float = 1.0
 
     def chosen(self, given: Likelihood | None) -> Likelihood:
         """The likelihood that was saved, or the one that is given in its place where none was."""
@@ -64,6 +65,7 @@ def write(saved: Saved, directory: str | os.PathLike[str]) -> None:
         MEMBERS: documents,
         "likelihood": specs.to_json(saved.likelihood),
         "likelihood_class": saved.called,
+        "sharpness": saved.sharpness,
         "network": {
             "leaves": [[name, list(shape)] for name, shape in mark.leaves],
             "input_shape": list(saved.row.shape),
@@ -107,7 +109,11 @@ def _from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> S
         for number, each in enumerate(document[MEMBERS])
     )
     _expect(len(members) > 0, "it has no members")
-    return Saved(members, likelihood, called, row, Fingerprint(leaves, outputs, *moments))
+    sharpness = document.get("sharpness", 1.0)  # files of earlier versions have none
+    right = type(sharpness) is float and math.isfinite(sharpness) and sharpness > 0
+    _expect(right, "its sharpness is none")
+    mark = Fingerprint(leaves, outputs, *moments)
+    return Saved(members, likelihood, called, row, mark, sharpness)
 
 
 def _own(arrays: dict[str, np.ndarray], number: int) -> dict[str, np.ndarray]:

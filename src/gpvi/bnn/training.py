@@ -4,22 +4,26 @@ One generator from a random network holds one mode, and may settle where noise e
 `gpvi.bnn.starts`). So, unless another method is asked for,
 
 1. each of `MEMBERS` networks climbs log p(y | w) + log p(w) first;
-2. a generator is trained from each, side by side, for half of the steps with the noise held low;
-3. they go on with the noise free, and predict as their even mixture.
+2. a generator is trained from each, side by side, for half of the steps with the noise held low, or, where y is a
+   class, with a part of the data left out that is another one for each (see `gpvi.bnn.crossing`);
+3. they go on with the noise free and all data, and predict as their even mixture, classes to the power that suits the
+   labels that were left out.
 """
 
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray
 
 from gpvi.arguments import check_watching, checked_mesh
+from gpvi.bnn.crossing import Crossing, can_cross
 from gpvi.bnn.generators import DRAWS, LARGE, generator, small
 from gpvi.bnn.likelihoods import Gaussian, Heteroscedastic, Likelihood, as_likelihood
 from gpvi.bnn.model import checked_inputs, require_network, target
@@ -37,7 +41,14 @@ from gpvi.methods import GPVI, METHODS, Method
 from gpvi.methods.base import Selective
 from gpvi.posterior import Posterior
 from gpvi.progress import Meter
-from gpvi.specs import hyphenated, require_choice, require_count, require_key, resolve
+from gpvi.specs import (
+    hyphenated,
+    require_choice,
+    require_count,
+    require_key,
+    require_positive,
+    resolve,
+)
 from gpvi.stream import Stream
 from gpvi.target import Target
 from gpvi.warning import warn
@@ -70,6 +81,7 @@ def fit(
     steps: int | None = None,
     batch_size: int | str | None = "auto",
     temperature: float = 1.0,
+    sharpness: float | str = "auto",
     dtype: DTypeLike | None = None,
     progress: bool | Meter = True,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -89,10 +101,13 @@ def fit(
         "gpvi", and 1 for any other method, from 20,000 weights on, and without hidden layers.
     steps: of training; the method's own number by default.
     batch_size: data in each step; "auto" is 128, or all for methods that need all. None is all.
+    sharpness: the exponent of the predicted probabilities of classes, see `gpvi.bnn.sharpened`; 1 leaves them as the
+        networks' average has them. "auto" lets labels decide that members of "gpvi" do not see in the first half of
+        their steps, and is 1 for any other method, from 20,000 weights on, without hidden layers, and for few data.
     checkpoint, every: a directory that keeps the run, and the steps between two saves, as for `gpvi.fit`: the same call
         goes on from there, bit for bit as if it had never stopped, and a finished run trains nothing. Of "gpvi" the
-        directory holds the networks that were fitted first, and the stages of training in `held` and `free`; fitting
-        those networks is not saved half-way. Ctrl-C returns what there is, in whichever stage.
+        directory holds the networks that were fitted first, and the stages of training in `held` or `crossed` and
+        in `free`; fitting those networks is not saved half-way. Ctrl-C returns what there is, in whichever stage.
     mesh: the devices to train on, as for `gpvi.fit`; several members share them out, as many as divide their number.
 
     The posteriors themselves are the `members` of what is returned.
@@ -111,7 +126,7 @@ def fit(
         _warn_of_units(inputs, "X")
     if isinstance(likelihood, Gaussian | Heteroscedastic):
         _warn_of_units(outputs, "y")
-    posteriors = trained(
+    found = trained(
         network,
         likelihood,
         inputs,
@@ -123,12 +138,20 @@ def fit(
         steps=steps,
         batch_size=batch_size,
         temperature=temperature,
+        sharpness=sharpness,
         dtype=dtype,
         progress=progress,
         stages=Stages(checkpoint, every),
         mesh=mesh,
     )
-    return Predictive(posteriors, network, likelihood)
+    return Predictive(found.posteriors, network, likelihood, sharpness=found.sharpness)
+
+
+class Trained(NamedTuple):
+    """The posteriors of all members, and the exponent of the classes' probabilities that their mixture predicts."""
+
+    posteriors: tuple[Posterior, ...]
+    sharpness: float
 
 
 def trained(
@@ -144,28 +167,22 @@ def trained(
     steps: int | None,
     batch_size: int | str | None,
     temperature: float,
+    sharpness: float | str,
     dtype: DTypeLike | None = None,
     progress: bool | Meter = True,
     start: Sequence[Posterior] = (),
     stages: Stages | None = None,
     mesh: Mesh | int | None = None,
-) -> tuple[Posterior, ...]:
+) -> Trained:
     """The posteriors of all members, each going on from where it starts."""
+    given_sharpness = _sharpness(sharpness)
     stages = Stages(None, None) if stages is None else stages
     dim = network.size + len(likelihood.extra(network.outputs(X)))
     has_modes = len(network.layers) > 1 and dim < LARGE
     number = len(start) or _members(members, has_modes and _is(method, "gpvi"))
     chosen = as_method(method, dim, _draws(number, len(X), dim, start))
     weights = default_prior(chosen) if _is(prior, "auto") else prior
-    given = partial(
-        target,
-        network,
-        prior=weights,
-        X=X,
-        y=y,
-        temperature=temperature,
-        dtype=dtype,
-    )
+    given = partial(target, network, prior=weights, temperature=temperature, dtype=dtype)
     if steps is None:
         steps = chosen.default_steps(dim)
     require_count("steps", steps, "None is the method's own number.")
@@ -176,45 +193,53 @@ def trained(
         "progress": progress,
         "mesh": checked_mesh(mesh, chosen),
     }
-    whole = given(likelihood)
+    whole = given(likelihood, X=X, y=y)
+    fixed = 1.0 if given_sharpness is None else given_sharpness
     if start or not has_modes or not isinstance(chosen, GPVI):
         options |= stages.options("")
-        return _side_by_side([whole] * number, chosen, start, key=key, steps=total, **options)
+        found = _side_by_side([whole] * number, chosen, start, key=key, steps=total, **options)
+        return Trained(found, fixed)
 
-    climb_key, held_key, free_key = jax.random.split(key, 3)
-    first = held(likelihood, y)
+    climb_key, early_key, free_key = jax.random.split(key, 3)
+    first, crossing, parts = held(likelihood, y), None, [(X, y)]
+    if given_sharpness is None and can_cross(likelihood, X, y, number):
+        crossing = Crossing.of(y, number, key=jax.random.fold_in(key, 3))
+        parts = [(X[rows], y[rows]) for rows in crossing.seen]
+    alike = number // len(parts)
+    early = options | stages.options("held" if crossing is None else "crossed")
+    free = options | stages.options("free")
 
     def fitted() -> Float[Array, "m d"]:
-        return fitted_networks(
-            network,
-            first,
-            weights,
-            X,
-            y,
-            number=number,
-            steps=-(-total // CLIMB),
-            batch_size=size,
-            key=climb_key,
-            dtype=dtype,
-        )
+        keys = [climb_key] if crossing is None else jax.random.split(climb_key, number)
+        climb = partial(fitted_networks, network, first, weights, batch_size=size, dtype=dtype)
+        found = [
+            climb(*part, number=alike, steps=-(-total // CLIMB), key=own)
+            for part, own in zip(parts, keys, strict=True)
+        ]
+        with whole.precision():
+            return jnp.concatenate(found)
 
     def who() -> dict[str, str]:
-        return {"members": repr(number), **asked([whole], chosen, total, size, key)}
+        own = {"members": repr(number), "sharpness": "given" if crossing is None else "found"}
+        return own | asked([whole], chosen, total, size, key)
 
     with stages.held():
-        points = stages.networks(number, whole, who, fitted)
-        begun = whole if first == likelihood else given(first)
-        climbed = [begun.starting_at(point) for point in np.asarray(points)]
-        free = options | stages.options("free")
-        if first == likelihood:
-            return _side_by_side(climbed, chosen, (), key=free_key, steps=total, **free)
+        points = np.asarray(stages.networks(number, whole, who, fitted))
+        one_stage = first == likelihood and crossing is None
+        begun = [whole] if one_stage else [given(first, X=own, y=of) for own, of in parts]
+        climbed = [each.starting_at(at) for each, at in zip(begun * alike, points, strict=True)]
+        if one_stage:
+            alone = _side_by_side(climbed, chosen, (), key=free_key, steps=total, **free)
+            return Trained(alone, fixed)
         half = max(1, total // 2)
-        low = options | stages.options("held")
-        spread = fit_seeds(climbed, chosen, key=held_key, steps=half, **low)
+        spread = tuple(fit_seeds(climbed, chosen, key=early_key, steps=half, **early))
         if spread[0].training.unfinished:
-            return tuple(spread)
+            return Trained(spread, fixed)
+        if crossing is not None:
+            fixed = crossing.sharpness(spread, network, likelihood, X, y, key=early_key)
         rest = max(1, total - half)
-        return _side_by_side([whole] * number, chosen, spread, key=free_key, steps=rest, **free)
+        ended = _side_by_side([whole] * number, chosen, spread, key=free_key, steps=rest, **free)
+        return Trained(ended, fixed)
 
 
 def _side_by_side(
@@ -264,6 +289,15 @@ def _maker(kind: type) -> Callable[[int], Method]:
         return kind(**narrow, **fewer, **ahead)
 
     return make
+
+
+def _sharpness(given: float | str) -> float | None:
+    """None where it is to be found."""
+    if isinstance(given, str):
+        require_choice(given, ("auto",), "sharpness")
+        return None
+    require_positive("sharpness", given, "1 leaves probabilities as they are.")
+    return float(given)
 
 
 def _members(given: int | str, several: bool) -> int:

@@ -238,37 +238,9 @@ def predicted(
     *,
     key: PRNGKeyArray,
 ) -> Prediction:
-    """What the mixture of the parts predicts; `draws` networks in all."""
-    each = None if draws is None else -(-draws // len(parts))
-    return mixed(
-        [
-            Predictive(part, network, Categorical()).predict(
-                inputs, key=k, draws=None if isinstance(part.model, Particles) else each
-            )
-            for part, k in zip(parts, jax.random.split(key, len(parts)), strict=True)
-        ]
-    )
-
-
-def mixed(parts: Sequence[Prediction]) -> Prediction:
-    """The prediction of an even mixture: by the law of total variance, and of total entropy."""
-    if len(parts) == 1:
-        return parts[0]
-    means = jnp.stack([part.mean for part in parts])
-    within = [
-        part.entropy - part.mutual_information
-        for part in parts
-        if part.entropy is not None and part.mutual_information is not None
-    ]
-    mean = means.mean(0)
-    entropy = metrics.entropy(mean)
-    return Prediction(
-        mean=mean,
-        aleatoric=jnp.stack([part.aleatoric for part in parts]).mean(0),
-        epistemic=jnp.stack([part.epistemic for part in parts]).mean(0) + means.var(0),
-        entropy=entropy,
-        mutual_information=jnp.maximum(entropy - jnp.stack(within).mean(0), 0.0),
-    )
+    """What the mixture of the parts predicts: by `draws` networks in all, or by all particles."""
+    number = None if isinstance(parts[0].model, Particles) else draws
+    return Predictive(parts, network, Categorical()).predict(inputs, key=key, draws=number)
 
 
 def scores(found: Prediction) -> dict[str, Float[Array, " b"]]:

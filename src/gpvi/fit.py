@@ -42,10 +42,9 @@ from gpvi.warning import warn
 from gpvi.whitened import Whitened
 
 THRIFTY = GPVI(gradient="l2", particles=128, first_round=250)
-"""The default where log p is expensive: few draws, by the gradient whose noise vanishes as q comes near p.
-
-It takes d times the generator's work for each draw, which counts for little there.
-"""
+"""The default where log p is expensive: few draws, by the gradient whose noise vanishes as q comes near p."""
+THRIFTY_DIMENSIONS = 20
+"""Up to which: that gradient takes d times the generator's work for each draw."""
 
 
 def fit(
@@ -72,7 +71,8 @@ def fit(
     ----------
     target: the posterior.
     method: `gpvi.GPVI()` by default, with another generator for networks; if log p and its gradient take more than
-        2²⁰ operations, `GPVI(gradient="l2", particles=128, first_round=250)` (see docs/choosing.md).
+        2²⁰ operations, in up to 20 dimensions, `GPVI(gradient="l2", particles=128, first_round=250)` (see
+        docs/choosing.md).
     key: a JAX random key; the same key gives the same posterior.
     steps, optimizer: the method's own defaults, with a schedule that decays to zero.
     batch_size: how many data a step sees, for targets in mini-batch form; all by default.
@@ -173,7 +173,7 @@ def _default_method(target: Target, init: Any, batch_size: int | None) -> Method
     if suggested is not None:
         return suggested.method
     whole = batch_size is None and target.batch_size is None
-    if not whole or target.draws_its_start or target.dim > PACED_DIMENSIONS:
+    if not whole or target.draws_its_start or target.dim > THRIFTY_DIMENSIONS:
         return GPVI()
     with target.precision():
         return THRIFTY if expensive(target) else GPVI()

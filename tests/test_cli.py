@@ -303,6 +303,20 @@ class TestResuming:
         call(*words)
         assert len(quick) == 2
 
+    def test_fields_newer_than_a_record_do_not_count(self, quick, tmp_path):
+        words = ("run", "blr", "--method", "svgd", "--out", tmp_path)
+        call(*words)
+        (path,) = tmp_path.glob("*.json")
+        document = json.loads(path.read_text("utf-8"))
+        del document["specification"]["method"]["annealing"]
+        path.write_text(json.dumps(document), "utf-8")
+        call(*words)
+        assert len(quick) == 1
+        document["specification"]["method"]["type"] = "Newer"
+        path.write_text(json.dumps(document), "utf-8")
+        call(*words)
+        assert len(quick) == 2
+
     def test_in_json_says_which_are_kept(self, quick, tmp_path):
         words = ("run", "blr", "--method", "svgd", "--out", tmp_path, "--json")
         assert [one["kept"] for one in json.loads(call(*words).stdout)] == [False]

@@ -349,3 +349,15 @@ def test_shorthands_and_objects_are_the_same_method_in_effect():
     assert gpvi.GPVI(kernel=RBF())._noise_kernel() == OnNoise("head", RBF())
     assert gpvi.GPVI(kernel="full")._noise_kernel() == OnNoise("full")
     assert gpvi.SVGD(kernel="imq").direction() == gpvi.SVGD(kernel=IMQ()).direction()
+
+
+def test_fields_newer_than_a_document_get_their_defaults():
+    method = gpvi.GPVI(particles=7)
+    older = specs.to_json(method)
+    del older["first_round"], older["generator"]["gain"]
+    document = {"method": older, "steps": 3, "widths": [1, 2]}
+    assert specs.completed(document) == {**document, "method": specs.to_json(method)}
+    older["particles"] = 8
+    assert specs.completed(document)["method"] != specs.to_json(method)
+    with pytest.raises(errors.StorageError, match="does not know"):
+        specs.completed([{"type": "Newer"}])

@@ -173,3 +173,14 @@ def from_json(value: Any) -> Any:
             why = str(error)[:500]
             raise StorageError(f"the saved specification of {name} is invalid: {why}") from error
     return value
+
+
+def completed(value: Any) -> Any:
+    """JSON values as `to_json` writes them today: fields that are newer than the document get their defaults."""
+    if isinstance(value, list):
+        return [completed(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "type" in value:
+        return to_json(from_json(value))
+    return {key: completed(item) for key, item in value.items()}

@@ -8,6 +8,7 @@ import json
 import math
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -282,7 +283,7 @@ def _kept(
     experiment: "Experiment", label: str, preset: str, seeds: Sequence[int], out: Path
 ) -> tuple["Record", Path] | None:
     """The newest record of exactly this run, from any commit."""
-    from gpvi import records
+    from gpvi import records, specs
 
     wanted = json.loads(json.dumps(experiment.recipes(preset)[label].to_json()))
     stem = f"{experiment.name}.{preset}.{records.slug(label)}."
@@ -294,8 +295,9 @@ def _kept(
             complain(f"{error} The row counts as not done.")
             continue
         same = record.method == label and record.seeds == tuple(seeds)
-        if same and record.specification == wanted:
-            found.append((record, path))
+        with suppress(StorageError):  # of a specification that this version does not know
+            if same and specs.completed(record.specification) == wanted:
+                found.append((record, path))
     return max(found, key=lambda one: one[0].started, default=None)
 
 

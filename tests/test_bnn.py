@@ -23,7 +23,7 @@ from gpvi.generators import AffineFlow, SplineFlow, Triangular
 from gpvi.posterior import Posterior
 from gpvi.training import Training
 from gpvi.whitened import Whitened
-from selection import some_slow
+from selection import slow, some_slow
 
 KEY = jax.random.key(0)
 GIB = 2**30
@@ -161,6 +161,7 @@ class TestNetworks:
         with pytest.raises(InputError, match="another structure than the module Scaled"):
             bnn.Network.from_equinox(module, {"dense": True})
 
+    @pytest.mark.slow
     def test_token_ids_stay_whole_and_counts_do_not(self):
         class Tokens(eqx.Module):
             embedding: eqx.nn.Embedding
@@ -228,6 +229,7 @@ class TestNetworks:
         ]
         assert network.outputs(jnp.ones((1, 1))) == 1
 
+    @pytest.mark.slow
     def test_lenet5_is_what_it_says(self):
         """Against XLA's own convolution and pooling."""
         network, x = bnn.lenet5(), jax.random.normal(KEY, (3, 28, 28, 1))
@@ -837,8 +839,8 @@ class TestGenerators:
     @pytest.mark.parametrize(
         ("head", "form"),
         [
-            (AffineFlow(0.05), "conditional"),
-            pytest.param(SplineFlow(2, 3, width=4, scale=0.05), "constant", marks=pytest.mark.slow),
+            slow(AffineFlow(0.05), "conditional"),
+            slow(SplineFlow(2, 3, width=4, scale=0.05), "constant"),
         ],
         ids=["affine", "spline"],
     )
@@ -882,8 +884,8 @@ class TestGenerators:
     @pytest.mark.parametrize(
         ("network", "shape", "limit"),
         [
-            (bnn.lenet5(), (28, 28, 1), 4.0),
-            pytest.param(bnn.mlp((784, 800, 462, 10)), (784,), 4.0, marks=pytest.mark.slow),
+            slow(bnn.lenet5(), (28, 28, 1), 4.0),
+            slow(bnn.mlp((784, 800, 462, 10)), (784,), 4.0),
         ],
         ids=["LeNet-5", "a million weights"],
     )
@@ -1055,7 +1057,7 @@ class TestPredictive:
         assert many < 1.02 * few
         assert many < 10_000 * network.size * 4 / 50
 
-    @pytest.mark.parametrize("kind", some_slow(("gaussian", "categorical"), fast=("gaussian",)))
+    @pytest.mark.parametrize("kind", some_slow(("gaussian", "categorical"), fast=("categorical",)))
     def test_rows_are_taken_some_at_a_time(self, kind, monkeypatch):
         own, y = predictive_of(kind), np.arange(len(X)) % 3
         y = y if kind == "categorical" else np.stack([y, y], 1)
@@ -1174,7 +1176,7 @@ def sharper(kind, s=2.5):
     return bnn.Predictive(own.posterior, own.network, own.likelihood, sharpness=s)
 
 
-@pytest.mark.parametrize("kind", ["categorical", "bernoulli"])
+@pytest.mark.parametrize("kind", some_slow(("categorical", "bernoulli"), fast=("categorical",)))
 def test_sharpened_predictions_agree_with_each_other(kind):
     plain, sharp = predictive_of(kind), sharper(kind)
     before, after = (each.predict(X, key=KEY) for each in (plain, sharp))

@@ -87,6 +87,7 @@ def test_noise_is_held_in_the_units_of_y():
     assert held(known, y) == known
 
 
+@pytest.mark.slow
 def test_a_likelihood_of_ones_own_keeps_its_coordinates():
     class Twice(bnn.Gaussian):
         def log_prob(self, outputs, extra, y):

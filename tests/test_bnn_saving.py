@@ -91,7 +91,7 @@ def test_a_run_that_is_killed_goes_on_bit_for_bit(saves, whole, tmp_path, monkey
     assert [each.training.notes for each in resumed.members] == [(), ()]
 
 
-@pytest.mark.parametrize("saves", [1, 3, 6])
+@pytest.mark.parametrize("saves", some_slow((1, 3, 6), fast=(3,)))
 def test_classes_that_are_killed_go_on_with_the_same_sharpness(saves, tmp_path, monkeypatch):
     """With parts of the data left out, and with all of them."""
     whole = fit(CLASSES, "categorical", LABELS)
@@ -165,7 +165,7 @@ def test_another_run_is_refused_before_it_is_trained(what, changed, tmp_path, mo
 
 def test_a_run_of_another_method_is_refused(tmp_path):
     fit(checkpoint=tmp_path, method="mfvi", members=1)
-    with pytest.raises(OtherRunError, match="members, method"):
+    with pytest.raises(OtherRunError, match="members, sharpness, method"):
         fit(checkpoint=tmp_path)
     with pytest.raises(OtherRunError, match="method"):
         fit(checkpoint=tmp_path, method="svgd", members=1)
@@ -182,6 +182,7 @@ def test_damaged_networks_are_fitted_again(whole, tmp_path, monkeypatch):
     assert bits(resumed) == bits(whole)
 
 
+@pytest.mark.slow
 def test_methods_of_one_stage_have_the_directory_to_themselves(tmp_path):
     options = {"method": "mfvi", "members": 1, "likelihood": "bernoulli", "y": LABELS}
     done = fit(checkpoint=tmp_path, **options)
@@ -189,6 +190,7 @@ def test_methods_of_one_stage_have_the_directory_to_themselves(tmp_path):
     assert bits(fit(checkpoint=tmp_path, **options)) == bits(done) == bits(fit(**options))
 
 
+@pytest.mark.slow
 def test_a_mesh_of_one_device_changes_nothing(whole):
     assert bits(fit(mesh=1)) == bits(whole)
 

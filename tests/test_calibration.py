@@ -95,6 +95,7 @@ def test_more_draws_than_particles_are_refused_before_any_fit():
             gpvi.sbc(simulate, posterior, method, key=jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_chains_take_the_steps_of_their_own():
     chains = gpvi.HMC(chains=2, draws=20, warmup=20, leapfrogs=2)
     found = gpvi.sbc(
@@ -110,6 +111,7 @@ def test_chains_take_the_steps_of_their_own():
     assert found.ranks.shape == (10, 2)
 
 
+@pytest.mark.slow
 def test_plain_functions_are_traced_once():
     """Two rounds of twenty simulations, one program."""
 

@@ -17,6 +17,7 @@ from gpvi.errors import OtherRunError
 from gpvi.experiments import EXPERIMENTS, blr
 from gpvi.experiments.unfinished import next_place
 from made_records import made
+from selection import slow
 
 
 def call(*words):
@@ -351,8 +352,8 @@ def test_as_a_module():
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        ("gpvi ru", "run"),
-        ("gpvi run dens", "density"),
+        slow("gpvi ru", "run"),
+        slow("gpvi run dens", "density"),
         ("gpvi run uci --method gpvi-f", "gpvi-functional"),
     ],
 )

@@ -81,6 +81,7 @@ def easy() -> bnn.Predictive:
     )
 
 
+@pytest.mark.slow
 def test_easy_classes_are_sharpened_and_new_ones_gain(easy):
     new_X, labels = blobs(600, seed=1)
     plain = bnn.Predictive(easy.members, easy.network, easy.likelihood)
@@ -90,6 +91,7 @@ def test_easy_classes_are_sharpened_and_new_ones_gain(easy):
     np.testing.assert_array_equal(before.argmax(1), after.argmax(1))
 
 
+@pytest.mark.slow
 def test_labels_of_nothing_are_not_sharpened_though_they_are_learned_by_heart():
     """A cold posterior is sure of all labels it has seen: those alone would call for more of it."""
     rng = np.random.default_rng(0)

@@ -294,6 +294,7 @@ def test_ksd_moves_along_its_updated_critic(getkey):
     assert not np.allclose(found, scale * jax.vmap(state.critic)(others.x))
 
 
+@pytest.mark.slow
 def test_ksd_without_a_size_moves_along_the_critic_itself(getkey):
     """Which climbs E[sᵀc + ∇·c] − λ E‖c‖²: the first step of Adam goes along the signs of its gradient."""
     direction = KSDDirection(hidden_width=4, size=None)

@@ -24,7 +24,7 @@ from gpvi.generators import MLP, Linear, Residual, Triangular
 from gpvi.methods.base import decaying_adam
 from gpvi.program import chunk_length
 from gpvi.recovery import TOLERATED, first_failure
-from selection import some_slow
+from selection import slow, some_slow
 
 LINEAR = gpvi.GPVI(generator=Linear(), particles=32, learning_rate=0.05)
 KEY = jax.random.key(0)
@@ -458,7 +458,7 @@ def test_nothing_finite_from_the_start():
 
 @pytest.mark.parametrize(
     "method",
-    [LINEAR, gpvi.SVGD(particles=32), dataclasses.replace(LINEAR, gradient="functional")],
+    [slow(LINEAR), gpvi.SVGD(particles=32), dataclasses.replace(LINEAR, gradient="functional")],
     ids=["pathwise", "svgd", "functional"],
 )
 def test_a_few_bad_draws_are_masked_and_reported(method):
@@ -531,6 +531,7 @@ def moments(posterior, n=20_000):
     return x.mean(0), np.cov(x.T)
 
 
+@pytest.mark.slow
 def test_coarse_floats_are_noted_where_they_are():
     """float32 has steps of 2 near 3·10⁷; the target at 0 has nothing to note."""
 
@@ -681,6 +682,7 @@ def test_defaults_are_the_methods_own(monkeypatch):
     assert posterior.training.steps == 3
 
 
+@pytest.mark.slow
 def test_unverified_generators_train_too():
     for generator in (MLP((8,), "tanh"), Triangular(1, "affine", (4,), scale_form="conditional")):
         posterior = fit(method=gpvi.GPVI(generator=generator, particles=16), steps=2)

@@ -153,6 +153,7 @@ def test_an_interrupted_run_has_the_draws_made_so_far(tmp_path):
         loaded.sample(41, key=jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_a_given_step_size_is_left_alone():
     """The paper's setting in small: no adaptation, no jitter, unit mass."""
     method = gpvi.HMC(**SMALL, leapfrogs=25, step_size=5e-4, jitter=0.0)

@@ -104,6 +104,7 @@ def with_jacobians(model, args, unconstrained):
     return total
 
 
+@pytest.mark.slow
 def test_every_support_against_numpyro():
     target: Any = Target.from_numpyro(supports, 0.3, dtype="float64")
     counts = {

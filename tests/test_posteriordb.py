@@ -145,6 +145,7 @@ class TestModels:
             wanted, rel=1e-12
         )
 
+    @pytest.mark.slow
     def test_gaussian_process_whose_noise_is_a_variance(self):
         x, y = np.array([-2.0, 0.0, 1.0]), np.array([0.3, -1.0, 2.0])
 

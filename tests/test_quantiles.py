@@ -48,6 +48,7 @@ def constants(values, likelihood, dtype=np.float64):
 
 
 @pytest.mark.usefixtures("x64")
+@pytest.mark.slow
 def test_quantiles_of_large_counts_are_the_least_numbers_that_reach_the_level():
     rng, rows = np.random.default_rng(0), np.array([0.1, 0.6, 1.0, 1.4])
     values = 5 + rng.normal(size=40)

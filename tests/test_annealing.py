@@ -26,6 +26,7 @@ def fitted(log_density, steps, annealing):
     return gpvi.fit(target, method, key=jax.random.key(0), steps=steps, **options)
 
 
+@pytest.mark.slow
 def test_the_posterior_counts_for_nothing_at_first_and_for_all_at_last():
     normal, flat = lambda x: -0.5 * x @ x, lambda x: 0.0 * x.sum()
     start = fitted(normal, 1, Annealing(100)).particles

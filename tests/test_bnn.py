@@ -398,6 +398,7 @@ class TestConvolution:
         assert "stablehlo.convolution" not in lowered.as_text()
         assert "stablehlo.dot_general" in lowered.as_text()
 
+    @pytest.mark.slow
     def test_patches_in_round_numbers_on_a_gpu(self, monkeypatch):
         """Patches of zeros change neither values nor gradients, in the weights and in the images."""
         w, x = jax.random.normal(KEY, (3, 3, 2, 4)), jax.random.normal(KEY, (5, 11, 9, 2))
@@ -1007,6 +1008,7 @@ class TestPredictive:
         np.testing.assert_allclose(y.var(0), found.variance, rtol=0.12)
         assert (found.epistemic > 0.01 * found.variance).all()
 
+    @pytest.mark.slow
     def test_quantiles_invert_the_mixture(self):
         own, n, levels = predictive_of("gaussian"), 45, (0.1, 0.9, 0.5)
         found = own.quantiles(X, levels, key=KEY, draws=n)
@@ -1123,6 +1125,7 @@ class TestPredictive:
         with pytest.raises(InputError, match="one or more"):
             bnn.Predictive([], first.network, first.likelihood)
 
+    @pytest.mark.slow
     def test_all_particles_by_default(self):
         network = bnn.mlp((3, 4, 1), "tanh")
         base = posterior_of(network)

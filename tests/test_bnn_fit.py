@@ -99,6 +99,7 @@ def test_a_likelihood_of_ones_own_keeps_its_coordinates():
     assert isinstance(found.likelihood, Twice)
 
 
+@pytest.mark.slow
 def test_data_of_other_units_are_told():
     X, y = sine(30)
     options = {"key": KEY, "steps": 2, "members": 1, "method": "mfvi", "progress": False}

@@ -22,6 +22,7 @@ from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import AbstractGenerator, Linear, Planar
 from gpvi.methods import METHODS, Method
 from gpvi.methods.base import Selective
+from selection import some_slow
 
 
 class Bounds(NamedTuple):
@@ -261,7 +262,7 @@ def test_files_hold_it_bit_for_bit(name, tmp_path):
     assert x.tobytes() == np.asarray(loaded.sample(8, key=key)).tobytes()
 
 
-@pytest.mark.parametrize("name", ["svgd", pytest.param("gpvi", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", some_slow(("svgd", "gpvi"), fast=()))
 def test_a_batch_of_all_data_is_the_full_batch(name):
     """The same sums in another order, so the same posterior up to rounding."""
     target = regression(2).target("float64")

@@ -45,6 +45,7 @@ def test_a_fit_after_an_estimate_compiles_its_steps_no_more():
     assert not compiled
 
 
+@pytest.mark.slow
 def test_a_default_fit_after_an_estimate_finds_its_program(monkeypatch):
     one = gpvi.Target(lambda x: -0.5 * jnp.square(x).sum(), dim=2)
     options = {"key": KEY, "steps": 2}
@@ -77,6 +78,7 @@ def test_a_slow_log_density_is_measured_by_one_step(monkeypatch):
     assert found.steps == 500
 
 
+@pytest.mark.slow
 def test_an_estimate_says_how_often_training_may_begin():
     two = gpvi.Target(lambda x: -0.5 * jnp.square(x).sum(), dim=2)
     small = gpvi.GPVI(generator=Triangular(head=SplineFlow(2, 4, 5.0, 8)), particles=16)

@@ -72,6 +72,7 @@ def test_unknown_names_get_the_nearest():
 
 
 class TestRegression:
+    @pytest.mark.slow
     def test_the_posterior_is_where_the_score_vanishes_with_the_inverse_hessian(self):
         problem = blr.regression(3)
         with jax.enable_x64(True):

@@ -143,6 +143,7 @@ def test_loo_is_the_leave_one_out_density():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::PendingDeprecationWarning")
+@pytest.mark.slow
 def test_arviz_plots_the_predictive():
     name = "plot_ppc" if hasattr(arviz, "plot_ppc") else "plot_ppc_dist"
     assert getattr(arviz, name)(exported()) is not None

@@ -15,6 +15,7 @@ from gpvi.generators import Residual
 from gpvi.inverses import inverse, log_det, solve_transposed
 from gpvi.methods import GPVI
 from gpvi.target import Target
+from selection import slow
 
 
 def blocks(condition: float, n: int = 3, k: int = 32) -> np.ndarray:
@@ -48,7 +49,7 @@ def test_exchanges_invert_as_factors_do(k):
     assert error(a, x) < 4 * error(a, jnp.linalg.inv(a))
 
 
-@pytest.mark.parametrize(("k", "kernels"), [(3, 1), (64, 1), (65, 4), (512, 16), (513, 0)])
+@pytest.mark.parametrize(("k", "kernels"), [(3, 1), (64, 1), (65, 4), slow(512, 16), (513, 0)])
 def test_blocks_are_inverted_by_kernels_on_a_gpu(monkeypatch, k, kernels):
     """What JAX would hand to an NVIDIA GPU, were there one."""
     monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(compute_capability="9.0")])

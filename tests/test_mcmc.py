@@ -74,6 +74,7 @@ def funnel(x):
     return -0.5 * x[0] ** 2 / 9 - 0.5 * x[1] ** 2 * jnp.exp(-x[0]) - 0.5 * x[0]
 
 
+@pytest.mark.slow
 def test_thinning_hides_no_divergence():
     """A draw is marked where any of the five transitions to it diverged, not the last alone."""
     method = gpvi.NUTS(chains=2, draws=60, warmup=100, thin=5)

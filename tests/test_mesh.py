@@ -24,8 +24,8 @@ from gpvi.mesh import Layout, as_mesh, for_lanes
 
 HERE = Path(__file__).parent
 TOLERANCE = 1e-10
-FEW = ("gpvi-functional", "svgd")
-PROMISED = (*FEW, "ensemble", "gpvi-pathwise", "amortised-svgd", "mean-field")
+FEW = ("gpvi-functional", "svgd", "ensemble")
+PROMISED = (*FEW, "gpvi-pathwise", "amortised-svgd", "mean-field")
 OTHERS = (
     "gpvi-l2", "gpvi-helper", "gpvi-default", "uneven", "many", "gfsd", "gfsf", "ksd", "full-rank", "planar",
     "hmc", "nuts",

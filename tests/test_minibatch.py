@@ -45,6 +45,7 @@ def test_a_permutation_of_every_small_size():
 
 @settings(max_examples=12)
 @given(st.sampled_from([1_000, 4_096, 4_097, 65_537, 300_007]), seeds)
+@pytest.mark.slow
 def test_a_permutation_of_large_sizes(size, seed):
     counts = np.bincount(np.asarray(shuffle(size)(jax.random.key(seed))), minlength=size)
     np.testing.assert_array_equal(counts, 1)

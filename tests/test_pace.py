@@ -132,6 +132,7 @@ def test_what_cannot_be_trusted_is_tried_again_and_told(monkeypatch):
     assert posterior.training.steps == 6
 
 
+@pytest.mark.slow
 def test_an_attempt_that_is_cut_short_does_not_replace_a_finished_one(monkeypatch):
     """Stopped in the second attempt, before its first round is over: the first stays the best, and both are told."""
     elbos = iter([-3.0, -2.0, -9.0])

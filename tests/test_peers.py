@@ -101,6 +101,7 @@ def test_blackjax_takes_the_same_path():
     assert np.abs(ours[-1] - start()).max() > 0.3
 
 
+@pytest.mark.slow
 def test_blackjax_has_another_median():
     """Its rule is h = median(‖x − y‖)²/log n over distinct pairs, and it sets h after a step, so the first step has the
     bandwidth it is given (1). Ours, the paper's, counts each particle with itself. Given ours it goes our way.

@@ -107,6 +107,7 @@ def test_few_calls_find_them_and_a_poor_start_is_mended():
     assert calls <= 12
 
 
+@pytest.mark.slow
 def test_what_is_no_number_stays_none():
     p, unknown = jnp.full(2, 0.5), jnp.array([0.0, jnp.nan])
     found = inverted(lambda y: jax.scipy.stats.norm.cdf(y, unknown), p, p - 2, p + 2, whole=False)

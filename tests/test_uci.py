@@ -124,6 +124,7 @@ def test_every_row_runs(sets, label):
     smoke_run(sets, label)
 
 
+@pytest.mark.slow
 def test_members_are_joined(sets):
     """Particles all count, and generators share the number asked for."""
     problem = Problem.of(uci.read(sets, "yacht")[0])

@@ -753,6 +753,7 @@ class TestTarget:
         assert scores.std(0).max() > 0.1
         np.testing.assert_allclose(scores.mean(0), score(jnp.arange(12)), rtol=1e-3, atol=1e-4)
 
+    @pytest.mark.slow
     def test_many_data_go_through_in_pieces(self, monkeypatch):
         network, (X, y) = bnn.mlp((3, 5, 2), "tanh"), regression()
         target = bnn.target(network, "gaussian", "normal", X, y)

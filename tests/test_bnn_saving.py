@@ -322,6 +322,7 @@ def unchecked(monkeypatch):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
+@pytest.mark.slow
 def test_another_order_of_inputs_and_other_constants_are_refused(saved, tmp_path):
     def swapped(parameters, x):
         return NETWORK.definition.apply(parameters, x[:, ::-1])

@@ -100,6 +100,7 @@ def test_a_directory_whose_name_is_no_text(quick, tmp_path):
     assert "\\udcff" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_terminal_without_greek(tmp_path):
     environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     line = [sys.executable, "-m", "gpvi", "list", "solvers"]

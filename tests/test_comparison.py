@@ -43,6 +43,7 @@ def test_the_figure_shows_those_that_worked(compared):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["full rank", "SVGD"]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_diagnosed_is_kept():
     """R̂ needs eight draws, and the posterior is there all the same."""
     few = gpvi.NUTS(chains=1, draws=4, warmup=20)

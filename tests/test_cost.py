@@ -27,6 +27,7 @@ def test_an_estimate_counts_the_steps_and_at_least_the_state():
     assert "40 steps" in str(found)
 
 
+@pytest.mark.slow
 def test_a_fit_after_an_estimate_compiles_its_steps_no_more():
     one, compiled = target(), []
 

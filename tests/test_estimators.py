@@ -146,6 +146,7 @@ def test_a_sample_is_one_network(regressor):
     assert adjacent < 0.5, "noise is drawn anew in each block of rows"
 
 
+@pytest.mark.slow
 def test_several_outputs_keep_their_axis(untrained):
     X, y = line()
     both = quick(bnn.BayesianMLPRegressor).fit(X, np.c_[y, -0.01 * y])
@@ -215,6 +216,7 @@ def test_sampled_labels_follow_the_probabilities(classifier):
 # Several members
 
 
+@pytest.mark.slow
 def test_members_predict_as_their_mixture():
     X, y = blobs()
     model = quick(bnn.BayesianMLPClassifier, members=3).fit(X, y)

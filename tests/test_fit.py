@@ -478,6 +478,7 @@ def test_a_few_bad_draws_are_masked_and_reported(method):
         assert np.isfinite(found.elbo)
 
 
+@pytest.mark.slow
 def test_an_infinite_last_step_is_noticed():
     """The terms of a step are those before its update, so the state itself is looked at."""
     rate = lambda count: jnp.where(count < 3, 0.0, jnp.inf)  # noqa: E731
@@ -494,11 +495,8 @@ def test_an_infinite_last_step_is_noticed():
     "method",
     [
         LINEAR,
-        gpvi.SVGD(particles=32),
-        pytest.param(
-            gpvi.AmortizedKSD(generator=Linear(), particles=32, learning_rate=0.05),
-            marks=pytest.mark.slow,
-        ),
+        slow(gpvi.SVGD(particles=32)),
+        slow(gpvi.AmortizedKSD(generator=Linear(), particles=32, learning_rate=0.05)),
     ],
     ids=["gpvi", "svgd", "amortized-ksd"],
 )
@@ -549,6 +547,7 @@ def test_coarse_floats_are_noted_where_they_are():
     assert any("is near 3e+07" in note for note in coarse.training.notes)
 
 
+@pytest.mark.slow
 def test_modules_may_hold_arrays_of_numpy():
     class Centred(eqx.Module):
         centre: np.ndarray
@@ -582,6 +581,7 @@ def test_lanes_are_close_to_separate_fits():
     assert not np.allclose(histories[0]["elbo"], histories[1]["elbo"])
 
 
+@pytest.mark.slow
 def test_lanes_go_on_from_posteriors_of_their_own():
     target = regression()
     method = gpvi.SVGD(particles=8)

@@ -116,6 +116,7 @@ def test_the_step_size_is_that_of_the_acceptance_asked_for(correlated):
     assert np.ptp(history["step_size"][:1_000]) > 0
 
 
+@pytest.mark.slow
 def test_a_masked_last_chunk_and_thinning_keep_what_was_asked_for():
     """401 transitions make no equal chunks, so that the last steps of the last chunk are computed and dropped."""
     method = gpvi.HMC(chains=2, draws=127, warmup=20, thin=3, leapfrogs=3)
@@ -131,6 +132,7 @@ def test_a_masked_last_chunk_and_thinning_keep_what_was_asked_for():
     np.testing.assert_allclose(chain[:, -1], posterior.affine.location + last, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_has_the_draws_made_so_far(tmp_path):
     def stop(event):
         if event.step >= 40:

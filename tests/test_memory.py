@@ -77,6 +77,7 @@ def test_functional_direction(head):
 
 
 @pytest.mark.parametrize("particles", [4, 32])
+@pytest.mark.slow
 def test_the_gradient_of_a_last_layer(particles):
     """Of few draws it never lies in memory, nor does a copy of the weights; of many draws it does."""
     dim, width = 10_000, WIDE

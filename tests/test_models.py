@@ -182,6 +182,7 @@ def test_what_the_model_says_of_a_point(getkey):
     assert target.model.dims["theta"] == target.model.dims["y"] == ("school",)
 
 
+@pytest.mark.slow
 def test_batches_average_to_the_whole():
     """Over all (5 choose 2) batches, values and scores, with latents inside the plate; and the whole is NumPyro's."""
     target = batched_target()

@@ -159,6 +159,7 @@ def test_an_attempt_that_is_cut_short_does_not_replace_a_finished_one(monkeypatc
     assert second.startswith("attempt 2 of 2: ELBO -9,") and "stopped by a callback" in second
 
 
+@pytest.mark.slow
 def test_the_two_evidences_share_no_noise(monkeypatch):
     """One is of q, the other of a wide Gaussian, and their errors are added as those of independent estimates."""
     keys = {}

@@ -272,6 +272,7 @@ def test_edges_are_survived(name, getkey):
     assert np.isfinite(values).mean() > 0.6
 
 
+@pytest.mark.slow
 def test_logistic_regression_with_raw_features(getkey):
     """Moments by quadrature over ±8 standard deviations."""
     rng = np.random.default_rng(0)
@@ -331,6 +332,7 @@ def test_float32_session_is_searched_in_float64(getkey):
     assert_covers(gaussian, mean, covariance, 0.97, 1.03, 0.05)
 
 
+@pytest.mark.slow
 def test_laplace_where_pathfinder_fails(getkey):
     """Poisson rates of e^±300 at the start: Gaussians there are too narrow for float64."""
     rng = np.random.default_rng(0)

@@ -91,7 +91,8 @@ def test_a_run_that_is_killed_goes_on_bit_for_bit(saves, whole, tmp_path, monkey
     assert [each.training.notes for each in resumed.members] == [(), ()]
 
 
-@pytest.mark.parametrize("saves", some_slow((1, 3, 6), fast=(3,)))
+@pytest.mark.slow
+@pytest.mark.parametrize("saves", [1, 3, 6])
 def test_classes_that_are_killed_go_on_with_the_same_sharpness(saves, tmp_path, monkeypatch):
     """With parts of the data left out, and with all of them."""
     whole = fit(CLASSES, "categorical", LABELS)

@@ -9,6 +9,7 @@ from gpvi import bnn
 from gpvi.bnn.crossing import PARTS, Crossing, can_cross
 from gpvi.errors import InputError
 from gpvi.generators import Linear
+from selection import some_slow
 
 KEY = jax.random.key(0)
 METHOD = gpvi.GPVI(generator=Linear(), particles=4)
@@ -111,7 +112,7 @@ def test_labels_of_nothing_are_not_sharpened_though_they_are_learned_by_heart():
     assert found.sharpness < 0.7
 
 
-@pytest.mark.parametrize("given", [1.0, 2.5])
+@pytest.mark.parametrize("given", some_slow((1.0, 2.5), fast=(2.5,)))
 def test_a_sharpness_that_is_given_is_kept_and_nothing_is_left_out(given, monkeypatch):
     monkeypatch.setattr(Crossing, "of", None)
     inputs, labels = blobs(20)

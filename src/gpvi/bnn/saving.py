@@ -111,7 +111,7 @@ def _from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> S
     _expect(len(members) > 0, "it has no members")
     sharpness = document.get("sharpness", 1.0)  # files of earlier versions have none
     right = type(sharpness) is float and math.isfinite(sharpness) and sharpness > 0
-    _expect(right, "its sharpness is none")
+    _expect(right, "its sharpness is no positive number")
     mark = Fingerprint(leaves, outputs, *moments)
     return Saved(members, likelihood, called, row, mark, sharpness)
 

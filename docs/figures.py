@@ -18,14 +18,15 @@ import numpy as np
 from matplotlib.figure import Figure
 from sklearn.datasets import make_moons
 
-from gpvi import metrics, records
-from gpvi.bench import results
+from gpvi import metrics
 from gpvi.bnn import BayesianMLPClassifier, BayesianMLPRegressor
-from gpvi.experiments import EXPERIMENTS
-from gpvi.experiments.open_category import HISTOGRAM, SPLIT
-from gpvi.report.maps import maps_chart
-from gpvi.report.outliers import ScoreHistogram, draw_histogram
-from gpvi.report.reliability import draw_reliability
+from gpvi_paper import records
+from gpvi_paper.bench import results
+from gpvi_paper.experiments import EXPERIMENTS
+from gpvi_paper.experiments.images.open_category import HISTOGRAM, SPLIT
+from gpvi_paper.report.maps import maps_chart
+from gpvi_paper.report.outliers import ScoreHistogram, draw_histogram
+from gpvi_paper.report.reliability import draw_reliability
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import gpvi
 from gpvi import bnn, errors, specs
 from gpvi.directions import GFSDDirection, GFSFDirection, KSDDirection, SVGDDirection
-from gpvi.experiments.peers import NumPyroGuide, NumPyroNUTS
 from gpvi.generators import (
     MLP,
     AffineFlow,
@@ -25,9 +24,13 @@ from gpvi.generators import (
     SplineFlow,
     Triangular,
 )
-from gpvi.jacobian import Block, Dense, Helper, Iterative
 from gpvi.kernels import IMQ, RBF, Fixed, Median, Noise, OnNoise
 from gpvi.methods import Annealing
+from gpvi.solvers.block import Block
+from gpvi.solvers.dense import Dense
+from gpvi.solvers.helper import Helper
+from gpvi.solvers.iterative import Iterative
+from gpvi_paper.experiments.reference.peers import NumPyroGuide, NumPyroNUTS
 
 EXAMPLES: list[Any] = [
     Median(0.5),

@@ -7,15 +7,11 @@ from gpvi import bnn as bnn
 from gpvi import cache as cache
 from gpvi import errors as errors
 from gpvi import generators as generators
-from gpvi import jacobian as solvers  # noqa: F401
 from gpvi import kernels as kernels
 from gpvi import metrics as metrics
-from gpvi.calibration import sbc as sbc
-from gpvi.comparison import compare as compare
-from gpvi.cost import estimate as estimate
-from gpvi.fit import fit as fit
-from gpvi.fit import fit_seeds as fit_seeds
-from gpvi.loop import Event as Event
+from gpvi import solvers as solvers
+from gpvi.evaluation.calibration import sbc as sbc
+from gpvi.evaluation.comparison import compare as compare
 from gpvi.methods import GFSD as GFSD
 from gpvi.methods import GFSF as GFSF
 from gpvi.methods import GPVI as GPVI
@@ -33,10 +29,14 @@ from gpvi.methods import FullRankVI as FullRankVI
 from gpvi.methods import MeanFieldVI as MeanFieldVI
 from gpvi.methods import NormalizingFlow as NormalizingFlow
 from gpvi.methods import Pathfinder as Pathfinder
-from gpvi.posterior import Posterior as Posterior
-from gpvi.posterior import load as load
-from gpvi.stream import Stream as Stream
-from gpvi.target import Target as Target
+from gpvi.posterior.posterior import Posterior as Posterior
+from gpvi.posterior.posterior import load as load
+from gpvi.targets.stream import Stream as Stream
+from gpvi.targets.target import Target as Target
+from gpvi.training.cost import estimate as estimate
+from gpvi.training.fit import fit as fit
+from gpvi.training.fit import fit_seeds as fit_seeds
+from gpvi.training.loop import Event as Event
 
 try:
     __version__ = _version("gpvi")

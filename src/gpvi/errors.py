@@ -1,7 +1,10 @@
-"""What can go wrong, by what the caller can do about it."""
+"""Errors and warnings of this library, by what the caller can do about them."""
 
 import difflib
-from collections.abc import Iterable
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class GPVIError(Exception):
@@ -44,3 +47,27 @@ class ReliabilityWarning(UserWarning):
 
 class TrainingWarning(UserWarning):
     """Training went on or stopped in a way the user should know of."""
+
+
+_BETWEEN = {"gpvi", "gpvi_paper", "contextlib", "jaxtyping", "beartype"}
+"""The library, and what may stand between two of its functions: a `with`, and checks of types."""
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn at the nearest caller outside the library."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and _package(frame.f_globals.get("__name__")) in _BETWEEN:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
+
+
+def _package(module: object) -> str:
+    return str(module).partition(".")[0]
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Suppress warnings of training, where its notes are shown or kept otherwise."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrainingWarning)
+        yield

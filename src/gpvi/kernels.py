@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Scalar
 
-from gpvi.arithmetic import product
-from gpvi.mesh import contracted, paired, pairs, rows
+from gpvi._compute.precision import product
+from gpvi.parallel.mesh import contracted, paired, pairs, rows
 from gpvi.specs import require_choice, require_instance, require_positive, resolve, spec
 
 ONE_BY_ONE = 4

@@ -25,8 +25,7 @@ from jax.core import Tracer
 from jax.scipy import special, stats
 from jaxtyping import Array, Float, Int, Real, Scalar
 
-from gpvi.classes import as_labels, both_classes
-from gpvi.entries import as_numbers, device_dtype
+from gpvi._inputs import as_labels, as_numbers, both_classes, device_dtype
 from gpvi.errors import InputError
 from gpvi.specs import require_choice, require_count
 

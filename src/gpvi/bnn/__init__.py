@@ -1,9 +1,11 @@
-"""Bayesian neural networks: from a network and data to calibrated predictions."""
+"""Bayesian neural networks: from a network and data to calibrated predictions.
+
+May import: `training`, `posterior` and all below them. Start reading at `networks.py`, `model.py` (a network as a
+target) and `training.py` (`gpvi.bnn.fit`).
+"""
 
 from typing import TYPE_CHECKING, Any
 
-from gpvi.bnn.architectures import lenet5 as lenet5
-from gpvi.bnn.architectures import mlp as mlp
 from gpvi.bnn.generators import generator as generator
 from gpvi.bnn.generators import method as method
 from gpvi.bnn.likelihoods import Bernoulli as Bernoulli
@@ -16,18 +18,20 @@ from gpvi.bnn.likelihoods import Likelihood as Likelihood
 from gpvi.bnn.likelihoods import LogNormal as LogNormal
 from gpvi.bnn.likelihoods import Poisson as Poisson
 from gpvi.bnn.model import target as target
-from gpvi.bnn.networks import Network as Network
-from gpvi.bnn.predictive import Prediction as Prediction
-from gpvi.bnn.predictive import Predictive as Predictive
-from gpvi.bnn.predictive import load as load
+from gpvi.bnn.networks.architectures import lenet5 as lenet5
+from gpvi.bnn.networks.architectures import mlp as mlp
+from gpvi.bnn.networks.network import Network as Network
+from gpvi.bnn.prediction.predictive import Prediction as Prediction
+from gpvi.bnn.prediction.predictive import Predictive as Predictive
+from gpvi.bnn.prediction.predictive import load as load
+from gpvi.bnn.prediction.temperature_scaling import sharpened as sharpened
+from gpvi.bnn.prediction.temperature_scaling import sharpness as sharpness
 from gpvi.bnn.priors import FanIn as FanIn
 from gpvi.bnn.priors import PerLayer as PerLayer
 from gpvi.bnn.priors import Prior as Prior
 from gpvi.bnn.priors import ScaleMixture as ScaleMixture
 from gpvi.bnn.priors import Sparse as Sparse
 from gpvi.bnn.priors import StandardNormal as StandardNormal
-from gpvi.bnn.sharpening import sharpened as sharpened
-from gpvi.bnn.sharpening import sharpness as sharpness
 from gpvi.bnn.training import fit as fit
 
 if TYPE_CHECKING:

@@ -17,16 +17,16 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from gpvi.bnn.architectures import mlp
 from gpvi.bnn.likelihoods import Categorical, Gaussian, Heteroscedastic, Likelihood
-from gpvi.bnn.predictive import Predictive, row_blocks
+from gpvi.bnn.networks.architectures import mlp
+from gpvi.bnn.prediction.predictive import Predictive, row_blocks
 from gpvi.bnn.priors import Prior
 from gpvi.bnn.standardisation import Standardisation
 from gpvi.bnn.training import trained
-from gpvi.carriers import Particles
 from gpvi.errors import InputError
 from gpvi.methods import Method
-from gpvi.posterior import Posterior
+from gpvi.methods.carriers import Particles
+from gpvi.posterior.posterior import Posterior
 from gpvi.specs import is_number, require_count, require_positive
 
 Table = Any

@@ -19,7 +19,7 @@ from typing import Literal
 from gpvi.generators import AffineFlow, SplineFlow, Triangular
 from gpvi.methods import GPVI
 from gpvi.specs import require_choice, require_count
-from gpvi.target import Target
+from gpvi.targets.target import Target
 
 LARGE = 20_000
 """Weights from which the last layer of g is factorised, and σ no longer depends on z_head."""

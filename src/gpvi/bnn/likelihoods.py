@@ -13,7 +13,7 @@ from jax.scipy import stats
 from jax.scipy.special import gammaincc, xlogy
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Scalar
 
-from gpvi.entries import as_array, as_numbers, require_finite
+from gpvi._inputs import as_array, as_numbers, require_finite
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.specs import require_positive, resolve, spec
 

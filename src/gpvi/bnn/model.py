@@ -14,15 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Scalar
 
+from gpvi._inputs import as_numbers, held_as, require_finite
 from gpvi.bnn.generators import LARGE, small
 from gpvi.bnn.likelihoods import Likelihood, as_likelihood
-from gpvi.bnn.networks import Network
+from gpvi.bnn.networks.network import Network
 from gpvi.bnn.priors import Prior, as_prior
-from gpvi.entries import as_numbers, held_as, require_finite
 from gpvi.errors import InputError
 from gpvi.methods.base import Suggestion
-from gpvi.stream import Stream
-from gpvi.target import Target
+from gpvi.targets.stream import Stream
+from gpvi.targets.target import Target
 
 ROWS = 4_096
 """More data than this go through the network in pieces, so that the whole data never meet its widest layer at once."""

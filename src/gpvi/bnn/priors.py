@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float, Scalar
 
-from gpvi.bnn.networks import Leaf, Network
+from gpvi.bnn.networks.network import Leaf, Network
 from gpvi.errors import InputError
 from gpvi.specs import require_between, require_positive, resolve, spec
 

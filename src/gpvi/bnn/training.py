@@ -1,11 +1,11 @@
 r"""Posteriors over networks that predict well: fitted networks to start from, noise held low, several members.
 
 One generator from a random network holds one mode, and may settle where noise explains what the network should (see
-`gpvi.bnn.starts`). So, unless another method is asked for,
+`gpvi.bnn._starts`). So, unless another method is asked for,
 
 1. each of `MEMBERS` networks climbs log p(y | w) + log p(w) first;
 2. a generator is trained from each, side by side, for half of the steps with the noise held low, or, where y is a
-   class, with a part of the data left out that is another one for each (see `gpvi.bnn.crossing`);
+   class, with a part of the data left out that is another one for each (see `gpvi.bnn._cross_fitting`);
 3. they go on with the noise free and all data, and predict as their even mixture, classes to the power that suits the
    labels that were left out.
 """
@@ -22,24 +22,20 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray
 
-from gpvi.arguments import check_watching, checked_mesh
-from gpvi.bnn.crossing import Crossing, can_cross
+from gpvi.bnn._checkpoints import Stages
+from gpvi.bnn._cross_fitting import Crossing, can_cross
+from gpvi.bnn._starts import fitted_networks, held
 from gpvi.bnn.generators import DRAWS, LARGE, generator, small
 from gpvi.bnn.likelihoods import Gaussian, Heteroscedastic, Likelihood, as_likelihood
 from gpvi.bnn.model import checked_inputs, require_network, target
-from gpvi.bnn.networks import Network
-from gpvi.bnn.predictive import Predictive
+from gpvi.bnn.networks.network import Network
+from gpvi.bnn.prediction.predictive import Predictive
 from gpvi.bnn.priors import FanIn, Prior, Sparse
-from gpvi.bnn.stages import Stages
 from gpvi.bnn.standardisation import other_units
-from gpvi.bnn.starts import fitted_networks, held
-from gpvi.checkpoint import asked
-from gpvi.errors import NotAvailableError, TrainingWarning
-from gpvi.fit import fit as fit_one
-from gpvi.fit import fit_seeds
+from gpvi.errors import NotAvailableError, TrainingWarning, warn
 from gpvi.methods import GPVI, METHODS, Method
 from gpvi.methods.base import Selective
-from gpvi.posterior import Posterior
+from gpvi.posterior.posterior import Posterior
 from gpvi.progress import Meter
 from gpvi.specs import (
     hyphenated,
@@ -49,9 +45,12 @@ from gpvi.specs import (
     require_positive,
     resolve,
 )
-from gpvi.stream import Stream
-from gpvi.target import Target
-from gpvi.warning import warn
+from gpvi.targets.stream import Stream
+from gpvi.targets.target import Target
+from gpvi.training.arguments import check_watching, checked_mesh
+from gpvi.training.checkpoint import asked
+from gpvi.training.fit import fit as fit_one
+from gpvi.training.fit import fit_seeds
 
 BATCH = 128
 """batch_size="auto"."""
@@ -65,7 +64,7 @@ critic still points where the networks were when they have passed the optimum, a
 from batch to batch: a critic in units of their size ends too wide, or does not find a line (R² −53,000, 0.76 and 0.94
 where this one has 0.95, 0.94 and 0.96)."""
 CLIMB = 5
-"""GPVI starts at networks that climbed for a fifth of its steps (see `gpvi.bnn.starts`)."""
+"""GPVI starts at networks that climbed for a fifth of its steps (see `gpvi.bnn._starts`)."""
 
 
 def fit(

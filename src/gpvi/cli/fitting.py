@@ -13,14 +13,14 @@ import numpy as np
 import typer
 
 from gpvi.cli.app import SEEDS, AsJson, Bar, Out, app, complain
-from gpvi.errors import InputError, StorageError, UnknownOptionError
-from gpvi.writing import whole
+from gpvi.errors import InputError, StorageError, UnknownOptionError, quietly
+from gpvi.persistence.writing import try_out, whole
 
 if TYPE_CHECKING:
-    from gpvi.diagnostics import Diagnosis
+    from gpvi.diagnostics.diagnosis import Diagnosis
     from gpvi.methods import Method
-    from gpvi.posterior import Posterior
-    from gpvi.summary import Summary
+    from gpvi.posterior.posterior import Posterior
+    from gpvi.posterior.summary import Summary
 
 DRAWS = 1_000
 POSTERIOR, ARRAYS, TABLE = "posterior", "draws.npz", "draws.csv"
@@ -75,10 +75,8 @@ def fit(
     """Train on the log-density in a Python file (which is run), diagnose the result, and save it with its draws."""
     import jax
 
-    from gpvi import records
     from gpvi.cli import userfile
-    from gpvi.experiments.base import quietly
-    from gpvi.fit import fit as train
+    from gpvi.training.fit import fit as train
 
     chosen = _method(method)
     if not 0 <= seed < SEEDS:
@@ -86,7 +84,7 @@ def fit(
     _check_draws(chosen, draws)
     path, _ = userfile.split(file)
     target = userfile.target(file, dim)
-    records.try_out(out)
+    try_out(out)
     _check_places(out)
     fit_key, look_key, draw_key, read_key = jax.random.split(jax.random.key(seed), 4)
     with quietly(), userfile.blaming(path):
@@ -142,7 +140,7 @@ def _check_draws(method: "Method", asked: int | None) -> None:
 
 def _check_places(out: Path) -> None:
     """Refuse directories in place of the files to be written."""
-    from gpvi import storage
+    from gpvi.persistence import format as storage
 
     storage.check_replaceable(out / POSTERIOR)
     for name in (ARRAYS, TABLE):
@@ -161,14 +159,14 @@ def _count(posterior: "Posterior", asked: int | None) -> int:
 
 def _named(posterior: "Posterior", n: int, key: Any) -> dict[str, np.ndarray]:
     """The draws by name, each with a first axis of n."""
-    from gpvi import export
+    from gpvi.posterior import arviz as export
 
     return export.flat(posterior.draws(n, key=key))
 
 
 def _write(named: dict[str, np.ndarray], out: Path) -> tuple[Path, Path]:
     """Write the draws as arrays and as a table with one column per number; each file is written atomically."""
-    from gpvi.names import entries
+    from gpvi.targets.coordinate_names import entries
 
     arrays, table = out / ARRAYS, out / TABLE
     columns = {

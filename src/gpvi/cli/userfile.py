@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from gpvi.errors import GPVIError, InputError, UnknownOptionError
 
 if TYPE_CHECKING:
-    from gpvi.target import Target
+    from gpvi.targets.target import Target
 
 DEFAULT_NAME = "log_density"
 _MODULE = "gpvi_user_file"
@@ -147,14 +147,14 @@ def _find(module: ModuleType, path: Path, name: str) -> Any:
 
 
 def _usable(value: Any) -> bool:
-    from gpvi.target import Target
+    from gpvi.targets.target import Target
 
     own = getattr(value, "__module__", None) == _MODULE
     return isinstance(value, Target) or (callable(value) and own)
 
 
 def _as_target(value: Any, path: Path, name: str, dim: int | None) -> "Target":
-    from gpvi.target import Target
+    from gpvi.targets.target import Target
 
     if not isinstance(value, Target):
         if not callable(value) or isinstance(value, type):

@@ -1,4 +1,8 @@
-"""Directions φ: where each particle should move, one equation to a module."""
+"""Directions φ: where each particle should move, one equation to a module.
+
+May import: `solvers`, `generators`, `kernels` and all below them. Start reading at `svgd.py`, then `functional.py`
+(Thm 3.1).
+"""
 
 from gpvi.directions.functional import functional_direction as functional_direction
 from gpvi.directions.gfsd import GFSDDirection as GFSDDirection

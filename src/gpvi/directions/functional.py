@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree, Scalar
 
 from gpvi.generators import AbstractGenerator, Head
-from gpvi.jacobian import Solver
 from gpvi.kernels import OnNoise
-from gpvi.mesh import rows
+from gpvi.parallel.mesh import rows
+from gpvi.solvers import AbstractSolver
 
 
 class FunctionalDirection(NamedTuple):
@@ -30,7 +30,7 @@ def restricted(generator: AbstractGenerator, kernel: OnNoise) -> AbstractGenerat
 def functional_direction(
     generator: AbstractGenerator,
     kernel: OnNoise,
-    solver: Solver,
+    solver: AbstractSolver,
     solver_state: PyTree,
     z_prime: Float[Array, "n d"],
     score: Float[Array, "n d"],

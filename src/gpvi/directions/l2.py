@@ -10,7 +10,7 @@ import jax
 from jaxtyping import Array, Float
 
 from gpvi.generators import AbstractGenerator
-from gpvi.jacobian import ExactSolver
+from gpvi.solvers.base import ExactSolver
 
 
 def model_score(

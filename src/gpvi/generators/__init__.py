@@ -1,4 +1,8 @@
-"""Generators x = f_θ(z): specifications a user names, and the maps they build."""
+"""Generators x = f_θ(z): specifications a user names, and the maps they build.
+
+May import: `targets` (for its coordinates), `specs`, `_compute`. Start reading at `base.py`, then `residual.py` (the
+paper's generator) and `triangular.py` (the default, injective by construction).
+"""
 
 from gpvi.generators.autoregressive import Autoregressive as Autoregressive
 from gpvi.generators.base import AbstractGenerator as AbstractGenerator

@@ -6,7 +6,7 @@ the block-triangular Jacobian
     J = ∂f/∂z = [ A  0 ; B  diag σ ],   A = ∂x_head/∂z_head,  B = ∂x_tail/∂z_head,
 
 (Eq. 7 of the paper, and the injective forms that go past it), so that
-log|det J| = log|det A| + Σ log σ, and Jᵀy = v is one k×k solve and one vjp (`gpvi.jacobian`).
+log|det J| = log|det A| + Σ log σ, and Jᵀy = v is one k×k solve and one vjp (`gpvi.solvers`).
 """
 
 from abc import abstractmethod
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import lineax as lx
 from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, PyTree, Scalar
 
-from gpvi import inverses
+from gpvi._compute import inverses
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.specs import is_whole, require_choice
 

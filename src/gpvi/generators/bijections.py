@@ -14,7 +14,7 @@ import lineax as lx
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, Scalar
 
-from gpvi.arithmetic import product
+from gpvi._compute.precision import product
 from gpvi.generators.base import no_inverse
 
 

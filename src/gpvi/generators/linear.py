@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import lineax as lx
 from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray
 
-from gpvi.arithmetic import product
+from gpvi._compute.precision import product
 from gpvi.generators.base import AbstractGenerator
 from gpvi.specs import spec
 

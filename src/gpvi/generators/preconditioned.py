@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import lineax as lx
 from jaxtyping import Scalar
 
-from gpvi.affine import Affine
-from gpvi.arithmetic import product
+from gpvi._compute.precision import product
 from gpvi.generators.base import AbstractGenerator
+from gpvi.targets.coordinates import Affine
 
 
 class Preconditioned(AbstractGenerator):

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray
 
+from gpvi._compute.outer_products import tall
 from gpvi.generators.base import (
     AbstractGenerator,
     FixedScale,
@@ -14,7 +15,6 @@ from gpvi.generators.base import (
     check_network,
     latent_size,
 )
-from gpvi.products import tall
 from gpvi.specs import require_count, require_flag, require_positive, spec
 
 

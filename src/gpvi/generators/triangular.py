@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray
 
+from gpvi._compute.outer_products import tall
 from gpvi.generators.base import (
     AbstractGenerator,
     ConditionalScale,
@@ -21,7 +22,6 @@ from gpvi.generators.base import (
 )
 from gpvi.generators.bijections import AffineHead, Bijection
 from gpvi.generators.spline import SplineHead, check_bins, spline_couplings
-from gpvi.products import tall
 from gpvi.specs import require_choice, require_count, require_positive, resolve, spec
 
 

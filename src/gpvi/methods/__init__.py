@@ -1,4 +1,8 @@
-"""Methods: frozen specifications with `init` and `step`."""
+"""Methods: frozen specifications with `init` and `step`.
+
+May import: `targets`, `generators`, `solvers`, `directions` and all below them. Start reading at `base.py` (the
+contract), then `gpvi.py` (Algorithm 1).
+"""
 
 from gpvi.methods.base import Method as Method
 from gpvi.methods.ensemble import DeepEnsemble as DeepEnsemble
@@ -6,16 +10,16 @@ from gpvi.methods.gpvi import GPVI as GPVI
 from gpvi.methods.mcmc import HMC as HMC
 from gpvi.methods.mcmc import NUTS as NUTS
 from gpvi.methods.mcmc import MarkovChains
+from gpvi.methods.particle import GFSD as GFSD
+from gpvi.methods.particle import GFSF as GFSF
+from gpvi.methods.particle import KSD as KSD
+from gpvi.methods.particle import SVGD as SVGD
+from gpvi.methods.particle import AmortizedGFSD as AmortizedGFSD
+from gpvi.methods.particle import AmortizedGFSF as AmortizedGFSF
+from gpvi.methods.particle import AmortizedKSD as AmortizedKSD
+from gpvi.methods.particle import AmortizedSVGD as AmortizedSVGD
+from gpvi.methods.particle import Annealing as Annealing
 from gpvi.methods.pathfinder import Pathfinder as Pathfinder
-from gpvi.methods.transport import GFSD as GFSD
-from gpvi.methods.transport import GFSF as GFSF
-from gpvi.methods.transport import KSD as KSD
-from gpvi.methods.transport import SVGD as SVGD
-from gpvi.methods.transport import AmortizedGFSD as AmortizedGFSD
-from gpvi.methods.transport import AmortizedGFSF as AmortizedGFSF
-from gpvi.methods.transport import AmortizedKSD as AmortizedKSD
-from gpvi.methods.transport import AmortizedSVGD as AmortizedSVGD
-from gpvi.methods.transport import Annealing as Annealing
 from gpvi.methods.variational import FullRankVI as FullRankVI
 from gpvi.methods.variational import MeanFieldVI as MeanFieldVI
 from gpvi.methods.variational import NormalizingFlow as NormalizingFlow

@@ -14,12 +14,12 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
-from gpvi.carriers import Particles
-from gpvi.density import Density
+from gpvi._compute.outer_products import added_up, norm
 from gpvi.errors import InputError
 from gpvi.generators import AbstractGenerator, Generator
-from gpvi.products import added_up, norm
+from gpvi.methods.carriers import Particles
 from gpvi.specs import is_whole
+from gpvi.targets.density import Density
 
 Model = AbstractGenerator | Particles
 

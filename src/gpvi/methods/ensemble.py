@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import PRNGKeyArray, PyTree
 
-from gpvi.carriers import Particles
-from gpvi.density import Density, evaluate
+from gpvi._compute.outer_products import norm
 from gpvi.methods.base import About, Info, Learner, State, decaying_adam
-from gpvi.products import norm
+from gpvi.methods.carriers import Particles
 from gpvi.specs import require_count, require_positive, spec
+from gpvi.targets.density import Density, evaluate
 
 
 @spec

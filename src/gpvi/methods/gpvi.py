@@ -7,26 +7,17 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from gpvi.carriers import Sampler, standard_normal
-from gpvi.density import Density, Evaluation, evaluate
+from gpvi._compute.outer_products import added_up, norm
 from gpvi.directions import functional_direction
 from gpvi.directions.functional import FunctionalDirection, restricted
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import AbstractGenerator, Generator, Triangular
-from gpvi.jacobian import Helper, Solver, as_solver
 from gpvi.kernels import Kernel, OnNoise
-from gpvi.methods.base import (
-    About,
-    Info,
-    Learner,
-    State,
-    built,
-    decaying_adam,
-    require_batches,
-)
+from gpvi.methods.base import About, Info, Learner, State, built, decaying_adam, require_batches
+from gpvi.methods.carriers import Sampler, standard_normal
+from gpvi.methods.pullback import push, scale_gradient
 from gpvi.methods.reverse_kl import default_draws, l2_gradient, pathwise_gradient
-from gpvi.products import added_up, norm
-from gpvi.pullback import push, scale_gradient
+from gpvi.solvers import AbstractSolver, ExactSolver, as_solver
 from gpvi.specs import (
     is_number,
     require_choice,
@@ -36,6 +27,7 @@ from gpvi.specs import (
     resolve,
     spec,
 )
+from gpvi.targets.density import Density, Evaluation, evaluate
 
 ROUNDS = (500, 1_000, 2_000, 4_000)
 """Steps in each round if `steps` is not given."""
@@ -66,7 +58,7 @@ class GPVI:
 
     generator: Generator = Triangular()
     gradient: Literal["pathwise", "functional", "l2"] = "pathwise"
-    solver: Solver | str = "block"
+    solver: AbstractSolver | str = "block"
     kernel: OnNoise | Kernel | str = "head"
     particles: int | None = None
     batches: int = 2
@@ -94,7 +86,7 @@ class GPVI:
             require_count("first_round", self.first_round, "Leave it out for 500 steps.")
         require_batches(self.batches)
         solver = as_solver(self.solver)
-        if self.gradient == "l2" and isinstance(solver, Helper):
+        if self.gradient == "l2" and not isinstance(solver, ExactSolver):
             raise NotAvailableError(
                 "solver='helper' learns J^{-T}∇k for kernel gradients only, so gradient='l2' cannot use it. "
                 "Use solver='block' (exact and faster), 'dense', 'bicgstab' or 'gmres'."
@@ -213,7 +205,7 @@ class GPVI:
     def _l2(self, target: Density, state: State, batch: PyTree, key: PRNGKeyArray) -> Found:
         """Eq. 4 with φ = s_p − s_q."""
         generator, solver = state.learner.model, as_solver(self.solver)
-        assert not isinstance(solver, Helper)
+        assert isinstance(solver, ExactSolver)
         z = standard_normal(generator, self._draws(generator.dim), key=key)
         gradient, info = l2_gradient(generator, solver, target, z, batch)
         return gradient, state.auxiliary, info

@@ -19,10 +19,9 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray, PyTree, Scalar
 
-from gpvi.carriers import Chains
-from gpvi.density import Density
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.methods.base import About, Info, Learner, State
+from gpvi.methods.carriers import Chains
 from gpvi.specs import (
     is_number,
     is_whole,
@@ -32,6 +31,7 @@ from gpvi.specs import (
     require_positive,
     spec,
 )
+from gpvi.targets.density import Density
 
 STARTS = 100
 """How often to redraw a starting point at which log p or its score is not finite."""

@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
-from gpvi.density import Density
 from gpvi.errors import NotAvailableError
 from gpvi.generators import AbstractGenerator, FullRank
 from gpvi.generators.bijections import LowerTriangularHead
 from gpvi.generators.triangular import TriangularMap
 from gpvi.methods.base import About, Info, Learner, State, log_standard_normal
 from gpvi.specs import require_count, spec
+from gpvi.targets.density import Density
 
 
 class Best(NamedTuple):

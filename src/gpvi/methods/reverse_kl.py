@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from gpvi.density import Density, Evaluation, evaluate
 from gpvi.directions import l2_direction
 from gpvi.generators import AbstractGenerator
-from gpvi.jacobian import ExactSolver
 from gpvi.methods.base import Info, log_standard_normal
-from gpvi.pullback import push_with_log_det
+from gpvi.methods.pullback import push_with_log_det
+from gpvi.solvers.base import ExactSolver
+from gpvi.targets.density import Density, Evaluation, evaluate
 
 
 def pathwise_gradient(

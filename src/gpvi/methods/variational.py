@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
-from gpvi.carriers import standard_normal
-from gpvi.density import Density
+from gpvi._compute.outer_products import norm
 from gpvi.generators import (
     AbstractGenerator,
     Autoregressive,
@@ -25,19 +24,13 @@ from gpvi.generators import (
     SplineFlow,
     Triangular,
 )
-from gpvi.jacobian import Block
-from gpvi.mesh import rows
 from gpvi.methods.base import OPTIMIZERS, About, Info, Learner, State, decaying
+from gpvi.methods.carriers import standard_normal
 from gpvi.methods.reverse_kl import default_draws, l2_gradient, pathwise_gradient
-from gpvi.products import norm
-from gpvi.specs import (
-    require_choice,
-    require_count,
-    require_flag,
-    require_positive,
-    resolve,
-    spec,
-)
+from gpvi.parallel.mesh import rows
+from gpvi.solvers.block import Block
+from gpvi.specs import require_choice, require_count, require_flag, require_positive, resolve, spec
+from gpvi.targets.density import Density
 
 Gradient = Literal["pathwise", "l2"]
 Optimizer = Literal["adam", "rmsprop"]

@@ -1,0 +1,124 @@
+"""Networks of this library: dense layers, and LeNet-5."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray
+
+from gpvi.bnn.networks.convolution import Padding, convolve, max_pool
+from gpvi.bnn.networks.definitions import OutputsLast
+from gpvi.bnn.networks.network import Network
+from gpvi.errors import InputError
+from gpvi.generators.base import ACTIVATIONS
+from gpvi.specs import require_choice
+
+
+def mlp(sizes: Sequence[int], activation: str = "relu") -> Network:
+    """A network of dense layers, `sizes` = (inputs, *hidden, outputs), with no activation after the last."""
+    sizes = tuple(sizes)
+    if len(sizes) < 2 or any(
+        isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1 for n in sizes
+    ):
+        raise InputError(
+            f"sizes is {sizes!r}; pass at least two widths ≥ 1: inputs, hidden ones, outputs."
+        )
+    require_choice(activation, tuple(ACTIVATIONS), "activation")
+    return Network.from_definition(MLPDefinition(tuple(map(int, sizes)), activation))
+
+
+def lenet5(classes: int = 10, channels: int = 1, side: int = 28) -> Network:
+    """LeNet-5 (LeCun et al. 1998) with ReLU and max-pooling for NHWC images: 61,706 weights at 28×28×1."""
+    if side < 12:
+        raise InputError(f"side is {side}; two convolutions and poolings need at least 12.")
+    return Network.from_definition(LeNet5Definition(classes, channels, side))
+
+
+@dataclasses.dataclass(frozen=True)
+class MLPDefinition(OutputsLast):
+    """Dense layers."""
+
+    sizes: tuple[int, ...]
+    activation: str
+
+    def init(self, key: PRNGKeyArray) -> dict[str, list[dict[str, Array]]]:
+        """Uniform in ±1/√fan_in."""
+        keys = jax.random.split(key, len(self.sizes) - 1)
+        shapes = zip(self.sizes, self.sizes[1:], strict=False)
+        return {"layers": [dense(shape, key=k) for shape, k in zip(shapes, keys, strict=True)]}
+
+    def apply(self, parameters: dict[str, list[dict[str, Array]]], x: Array) -> Array:
+        """x ↦ … activation(x @ w + b) …"""
+        *hidden, last = parameters["layers"]
+        for layer in hidden:
+            x = ACTIVATIONS[self.activation](x @ layer["weight"] + layer["bias"])
+        return x @ last["weight"] + last["bias"]
+
+    def apply_local(
+        self,
+        mean: dict[str, list[dict[str, Array]]],
+        scale: dict[str, list[dict[str, Array]]],
+        x: Array,
+        *,
+        key: PRNGKeyArray,
+    ) -> Array:
+        """For each datum the outputs of a network of its own, weights ~ N(mean, scale²) (Kingma et al. 2015).
+
+        What enters an activation is then N(x @ μ + μ_b, x² @ σ² + σ_b²), and is drawn in place of the weights.
+        """
+        layers = list(zip(mean["layers"], scale["layers"], strict=True))
+        for index, (m, s) in enumerate(layers):
+            centre = x @ m["weight"] + m["bias"]
+            variance = x**2 @ s["weight"] ** 2 + s["bias"] ** 2
+            noise = jax.random.normal(jax.random.fold_in(key, index), centre.shape, centre.dtype)
+            x = centre + jnp.sqrt(variance) * noise
+            if index < len(layers) - 1:
+                x = ACTIVATIONS[self.activation](x)
+        return x
+
+
+@dataclasses.dataclass(frozen=True)
+class LeNet5Definition(OutputsLast):
+    """Two convolutions of 5×5, each pooled by 2, and three dense layers."""
+
+    classes: int
+    channels: int
+    side: int
+
+    def init(self, key: PRNGKeyArray) -> dict[str, dict[str, Array]]:
+        """Uniform in ±1/√fan_in."""
+        flat = 16 * ((self.side // 2 - 4) // 2) ** 2
+        shapes = {
+            "conv0": (5, 5, self.channels, 6),
+            "conv1": (5, 5, 6, 16),
+            "dense0": (flat, 120),
+            "dense1": (120, 84),
+            "dense2": (84, self.classes),
+        }
+        keys = jax.random.split(key, len(shapes))
+        return {name: dense(s, key=k) for (name, s), k in zip(shapes.items(), keys, strict=True)}
+
+    def apply(self, parameters: dict[str, dict[str, Array]], x: Array) -> Array:
+        """Images to logits."""
+        paddings: tuple[Padding, ...] = ("SAME", "VALID")
+        for name, padding in zip(("conv0", "conv1"), paddings, strict=True):
+            layer = parameters[name]
+            x = convolve(x, layer["weight"], padding=padding) + layer["bias"]
+            x = jax.nn.relu(max_pool(x))
+        x = x.reshape(len(x), -1)
+        for name in ("dense0", "dense1"):
+            x = jax.nn.relu(x @ parameters[name]["weight"] + parameters[name]["bias"])
+        return x @ parameters["dense2"]["weight"] + parameters["dense2"]["bias"]
+
+
+def dense(shape: tuple[int, ...], *, key: PRNGKeyArray) -> dict[str, Array]:
+    """Weights of this shape, outputs last, and biases, all uniform in ±1/√fan_in."""
+    weight_key, bias_key = jax.random.split(key)
+    bound = math.prod(shape[:-1]) ** -0.5
+    return {
+        "weight": jax.random.uniform(weight_key, shape, minval=-bound, maxval=bound),
+        "bias": jax.random.uniform(bias_key, shape[-1:], minval=-bound, maxval=bound),
+    }

@@ -1,0 +1,175 @@
+"""The climb of a Gaussian q = N(m, LLᵀ) up the ELBO, by Newton steps.
+
+At the optimum the whitened score s(ε) = Lᵀ∇log p(m + Lε) has mean zero and Λ = −E[s εᵀ] = I (Opper & Archambeau 2009).
+The regression s ≈ a − Λε from a few draws gives the step m ← m + L Λ⁻¹a, LLᵀ ← L Λ⁻¹ Lᵀ. It is taken in full or in
+part: a fraction t of it is t Λ⁻¹a and Λ⁻ᵗ, and the largest that raises the ELBO at fresh draws is accepted.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+from scipy.special import logsumexp
+
+from gpvi.initialization._arrays import Matrix, Points, Values, Vector
+from gpvi.initialization._evaluation import BATCH, HostDensity
+from gpvi.initialization._mixture import Mixture
+from gpvi.initialization._normal import FINITE_SHARE, Normal, antithetic_noise
+from gpvi.initialization._widths import narrow_to_support
+
+FLATTEST = 1e-2
+"""The least curvature, in whitened coordinates, that a step relies on."""
+
+MOST_STEPS = 100
+"""Steps of a path, at most."""
+
+PATIENCE = 3
+"""Consecutive steps without a clear rise after which a path ends."""
+
+FRACTIONS = 4.0 ** -np.arange(5.0)
+"""The fractions of a Newton step that are tried in turn."""
+
+
+class PathEnd(NamedTuple):
+    """Where a path ended.
+
+    Attributes
+    ----------
+    elbo: the ELBO there.
+    normal: the Gaussian there.
+    known: the index of the known Gaussian that the path ran into, if it did.
+    """
+
+    elbo: float
+    normal: Normal
+    known: int | None
+
+
+class NewtonStep(NamedTuple):
+    """The Newton step in whitened coordinates: Λ⁻¹a, and the eigenvalues and eigenvectors of Λ."""
+
+    shift: Vector
+    eigenvalues: Vector
+    vectors: Matrix
+
+    def factor(self, fraction: float) -> Matrix:
+        """The Cholesky factor of Λ^(−fraction)."""
+        return np.linalg.cholesky((self.vectors * self.eigenvalues**-fraction) @ self.vectors.T)
+
+
+class Trial(NamedTuple):
+    """A Gaussian and its ELBO at the draws made of given noise."""
+
+    normal: Normal
+    noise: Points
+    values: Values
+    elbo: float
+
+    @classmethod
+    def of(
+        cls, density: HostDensity, normal: Normal, noise: Points, least: float = FINITE_SHARE
+    ) -> "Trial":
+        """Evaluate log p at the draws; the ELBO is −inf if log p is finite at less than a share `least` of them."""
+        values = density.values(normal.points(noise))
+        return cls(normal, noise, values, normal.elbo(values, noise, least))
+
+    def clearly_above(self, other: "Trial") -> bool:
+        """Whether the rise of the ELBO exceeds its standard error and a hundredth of a nat per dimension."""
+        both = np.isfinite(other.values) & np.isfinite(self.values)
+        rises = self.normal.log_ratios(self.values, self.noise)[both]
+        rises = rises - other.normal.log_ratios(other.values, other.noise)[both]
+        least = max(rises.std() / np.sqrt(len(rises)), 0.01 * self.noise.shape[1])
+        return bool(self.elbo - other.elbo > least)
+
+
+def climb(
+    density: HostDensity, normal: Normal, widest: float, known: Sequence[Normal], rng: Generator
+) -> PathEnd | None:
+    """Climb the ELBO by Newton steps.
+
+    The path ends when the ELBO has not clearly risen for three steps, when it has run into a known Gaussian, or when
+    the Gaussian is wider than `widest`, along a flat direction. The path fails, and None is returned, when its Gaussian
+    becomes too narrow for float64 to tell it from a point, or log p is finite at too few draws of any width.
+    """
+    dim = len(normal.location)
+    elbo, stalled = -np.inf, 0
+    for _ in range(MOST_STEPS):
+        if np.diag(normal.scale).max() > widest or stalled == PATIENCE:
+            break
+        if _is_a_point(normal):
+            return None
+        noise = rng.standard_normal((max(BATCH, 3 * dim), dim))
+        step = newton_step(normal, noise, *density.scores(normal.points(noise)))
+        current = Trial.of(density, normal, antithetic_noise(BATCH, dim, rng), least=0.5)
+        elbo = current.elbo
+        if step is None or not np.isfinite(elbo):
+            narrowed = narrow_to_support(density, normal.scaled(0.5), rng)
+            if narrowed is None:
+                return None
+            normal = narrowed
+            continue
+        raised = _largest_rising_step(density, current, step)
+        stalled += 1
+        if raised is not None:
+            normal, elbo = raised.normal, raised.elbo
+            if raised.clearly_above(current):
+                stalled = 0
+        for index, other in enumerate(known):
+            if normal.kl_divergence(other) < 0.5 + 0.01 * dim:
+                return PathEnd(elbo, normal, index)
+    return PathEnd(elbo, normal, None) if np.isfinite(elbo) else None
+
+
+def newton_step(normal: Normal, noise: Points, values: Values, scores: Points) -> NewtonStep | None:
+    """Regress the whitened score on the noise; None if fewer than half of the draws have finite values and scores.
+
+    Λ is shrunk towards I, its value at the optimum, by the share of sampling error in ‖Λ − I‖² (Ledoit & Wolf: A
+    well-conditioned estimator for large-dimensional covariance matrices, Journal of Multivariate Analysis 2004). Along
+    a flat direction q is widened tenfold, and moved by no more than its new width.
+    """
+    finite = np.isfinite(values)
+    if finite.mean() < 0.5:
+        return None
+    noise, whitened = noise[finite], scores[finite] @ normal.scale
+    count, dim = noise.shape
+    centred = noise - noise.mean(0)
+    varying = whitened - whitened.mean(0)
+    slope = np.linalg.solve(centred.T @ centred, centred.T @ varying)
+    away = -0.5 * (slope + slope.T) - np.eye(dim)
+    error = 0.5 * dim * ((varying - centred @ slope) ** 2).sum() / (count - dim - 1) ** 2
+    precision = np.eye(dim) + away * (1 - min(1.0, error / max((away**2).sum(), 1e-300)))
+    intercept = whitened.mean(0) + precision @ noise.mean(0)
+    if not (np.isfinite(precision).all() and np.isfinite(intercept).all()):
+        return None
+    eigenvalues, vectors = np.linalg.eigh(precision)
+    shift = vectors.T @ intercept / np.maximum(eigenvalues, FLATTEST)
+    reach = FLATTEST**-0.5
+    shift = np.where(eigenvalues < FLATTEST, np.clip(shift, -reach, reach), shift)
+    return NewtonStep(vectors @ shift, np.clip(eigenvalues, FLATTEST, 1e8), vectors)
+
+
+def mixture_of_ends(ends: Sequence[PathEnd]) -> Mixture:
+    """The path ends with shares proportional to exp ELBO, an estimate of the mass around each.
+
+    Ends more than 20 nats below the best have no share.
+    """
+    elbos = np.array([end.elbo for end in ends])
+    elbos = np.where(elbos >= elbos.max() - 20, elbos, -np.inf)
+    return Mixture([end.normal for end in ends], np.exp(elbos - logsumexp(elbos)))
+
+
+def _largest_rising_step(density: HostDensity, current: Trial, step: NewtonStep) -> Trial | None:
+    """The largest fraction of the step that raises the ELBO at the same noise, if any does."""
+    for fraction in FRACTIONS:
+        moved = current.normal.moved(fraction * step.shift, step.factor(fraction))
+        trial = Trial.of(density, moved, current.noise)
+        if trial.elbo > current.elbo:
+            return trial
+    return None
+
+
+def _is_a_point(normal: Normal) -> bool:
+    """Whether float64 cannot tell the Gaussian from a point in some coordinate."""
+    rounding = 8 * np.finfo(float).eps * np.abs(normal.location)
+    return bool((np.diag(normal.scale) < rounding).any())

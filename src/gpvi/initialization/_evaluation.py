@@ -1,0 +1,116 @@
+"""The log-density as the search evaluates it: compiled, in batches of one size, in float64 where that is possible."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Scalar
+
+from gpvi._compute.operation_counts import EXPENSIVE, counted
+from gpvi.initialization._arrays import Matrix, Points, Values, Vector
+
+LogDensity = Callable[[Float[Array, " d"]], Scalar]
+
+BATCH = 128
+"""Points evaluated at once: a multiple of it wastes no evaluation."""
+BLOCK = 32 * BATCH
+"""Points per call of the compiled log-density where there are as many: a call costs more than a simple density."""
+
+THRIFT = 8
+"""By how much an expensive log-density lets the search evaluate fewer scores and candidates."""
+
+
+class HostDensity:
+    """A log-density that takes and returns float64 arrays of NumPy; −inf stands for NaN and infinities.
+
+    Attributes
+    ----------
+    scored: the number of scores ∇log p evaluated so far.
+    thrift: by how much the search divides the numbers of its scores and candidates: 1, or `THRIFT` if log p is
+        expensive.
+    """
+
+    def __init__(self, log_density: LogDensity, dim: int):
+        self.scored = 0
+        self._log_density = log_density
+        self._in_float64, count = _compiles_in_float64(log_density, dim)
+        self.thrift = THRIFT if count > EXPENSIVE else 1
+
+    def values(self, x: Points) -> Values:
+        """log p at the rows of x."""
+        whole = len(x) // BLOCK * BLOCK if self.thrift == 1 else 0
+        parts = [x[i : i + BLOCK] for i in range(0, whole, BLOCK)] + _batches(x[whole:])
+        values = np.concatenate([self._call(_values, part) for part in parts])[: len(x)]
+        return np.where(np.isfinite(values), values, -np.inf)
+
+    def scores(self, x: Points) -> tuple[Values, Points]:
+        """log p and ∇log p at the rows of x; log p is −inf where its gradient is not finite."""
+        self.scored += len(x)
+        pairs = [self._call(_scores, rows) for rows in _batches(x)]
+        values, scores = (np.concatenate(parts)[: len(x)] for parts in zip(*pairs, strict=True))
+        finite = np.isfinite(values) & np.isfinite(scores).all(1)
+        return np.where(finite, values, -np.inf), scores
+
+    def curvature(self, x: Vector) -> tuple[Vector, Matrix]:
+        """∇log p and −∇²log p at x."""
+        score, hessian = self._call(_curvature, x)
+        return score, 0.5 * (hessian + hessian.T)
+
+    def _call(self, function: Callable[[LogDensity, np.ndarray], Any], x: np.ndarray) -> Any:
+        """What a compiled function of the log-density returns at x, in float64 arrays of NumPy."""
+        with jax.enable_x64(True) if self._in_float64 else nullcontext():
+            found = function(self._log_density, x)
+            return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), found)
+
+
+@eqx.filter_jit
+def _values(log_density: LogDensity, x: Float[Array | np.ndarray, "n d"]) -> Float[Array, " n"]:
+    return jax.lax.map(log_density, jnp.asarray(x), batch_size=BATCH)
+
+
+@eqx.filter_jit
+def _scores(
+    log_density: LogDensity, x: Float[Array | np.ndarray, "n d"]
+) -> tuple[Float[Array, " n"], Float[Array, "n d"]]:
+    return jax.vmap(jax.value_and_grad(log_density))(jnp.asarray(x))
+
+
+@eqx.filter_jit
+def _curvature(
+    log_density: LogDensity, x: Float[Array | np.ndarray, " d"]
+) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
+    score, pull = jax.vjp(jax.grad(log_density), jnp.asarray(x))
+    rows = jnp.eye(len(x), dtype=score.dtype)
+    return score, -jax.lax.map(lambda row: pull(row)[0], rows, batch_size=BATCH)
+
+
+def _batches(x: Points) -> list[Float[np.ndarray, "b d"]]:
+    """The rows of x in batches of one size, the last filled up with copies of the last row."""
+    padded = np.concatenate([x, np.repeat(x[-1:], -len(x) % BATCH, axis=0)])
+    return [padded[i : i + BATCH] for i in range(0, len(padded), BATCH)]
+
+
+def _compiles_in_float64(log_density: LogDensity, dim: int) -> tuple[bool, float]:
+    """Whether the function can be compiled in float64; and how many operations it takes with its gradient.
+
+    A function that fixes float32 (in a scan's carry, or by an assertion) cannot. Nor can one that closes over NumPy
+    arrays of float64 and has also been traced in float32: JAX 0.10 mistakes its float32 copies of them, while these
+    live, for the arrays themselves. The copies are kept alive here, so that the answer does not depend on what was
+    traced before. What the function raises in the session's own precision is raised; what it raises in float64 alone
+    only means that it cannot.
+    """
+    function = jax.jit(jax.value_and_grad(log_density))
+    copies = function.trace(jax.ShapeDtypeStruct((dim,), jnp.result_type(float)))
+    count = counted(copies.jaxpr.jaxpr)
+    with jax.enable_x64(True):
+        try:
+            function.lower(jax.ShapeDtypeStruct((dim,), np.dtype("float64")))
+        except Exception:
+            return False, count
+        finally:
+            del copies
+    return True, count

@@ -1,0 +1,69 @@
+"""What a search returns: a Gaussian, and a report of how it was found."""
+
+from typing import Literal, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from gpvi.errors import InputError
+from gpvi.initialization._normal import Normal
+
+
+class Report(NamedTuple):
+    """How a Gaussian was found.
+
+    Attributes
+    ----------
+    kind: the function that found it.
+    elbos: the ELBO at the end of each path; −inf for a path that failed.
+    distinct: the indices of the paths that ended in a place of their own. These were joined.
+    chosen: the index of the path with the best ELBO among these.
+    tempering: the exponent β of the importance weights (p/q)^β that joined the ends; 0 if the dimension is too high
+        for importance sampling.
+    effective_share: the effective sample size of the weights, as a share of the draws.
+    flat: whether some direction was still widening at the end: the posterior may be improper.
+    log_evidence: log Z by importance sampling from the joined ends; NaN if nothing was weighted.
+    log_evidence_se: its standard error; infinite if nothing was weighted.
+    """
+
+    kind: Literal["pathfinder", "laplace"]
+    elbos: tuple[float, ...]
+    distinct: tuple[int, ...]
+    chosen: int
+    tempering: float
+    effective_share: float
+    flat: bool
+    log_evidence: float = np.nan
+    log_evidence_se: float = np.inf
+
+    @property
+    def paths(self) -> int:
+        """The number of paths that were followed."""
+        return len(self.elbos)
+
+    def __str__(self) -> str:
+        best = f"ELBO {self.elbos[self.chosen]:.6g}"
+        if self.kind == "laplace":
+            return f"laplace: {best}"
+        joined = f"weights (p/q)^{self.tempering:.2g}, effective share {self.effective_share:.2g}"
+        places = f"{self.paths} paths to {len(self.distinct)} places, best {best}, {joined}"
+        return f"pathfinder: {places}{'; still widening, improper?' if self.flat else ''}"
+
+
+class Gaussian(eqx.Module):
+    """N(location, scale scaleᵀ), where scale is lower-triangular with a positive diagonal."""
+
+    location: Float[Array, " d"]
+    scale: Float[Array, "d d"]
+    report: Report = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, normal: Normal, report: Report) -> "Gaussian":
+        """The Gaussian in JAX arrays of the session's precision."""
+        return cls(jnp.asarray(normal.location), jnp.asarray(np.tril(normal.scale)), report)
+
+
+class NoPathError(InputError):
+    """No Gaussian with a finite ELBO was found from the starting point."""

@@ -1,0 +1,85 @@
+"""The functions that find a Gaussian: they check what is passed, and prepare the log-density and the host."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import jax
+import numpy as np
+from jaxtyping import ArrayLike, PRNGKeyArray
+from numpy.random import Generator
+from threadpoolctl import threadpool_limits
+
+from gpvi._inputs import brief
+from gpvi.errors import InputError
+from gpvi.initialization._arrays import Vector
+from gpvi.initialization._evaluation import HostDensity, LogDensity
+from gpvi.initialization._laplace import ascend
+from gpvi.initialization._multistart import follow_paths
+from gpvi.initialization.result import Gaussian, NoPathError
+
+
+def automatic(log_density: LogDensity, start: ArrayLike, *, key: PRNGKeyArray) -> Gaussian:
+    """The Gaussian of `pathfinder`, or that of `laplace` if no path ends anywhere finite."""
+    try:
+        return pathfinder(log_density, start, key=key)
+    except NoPathError:
+        return laplace(log_density, start, key=key)
+
+
+def pathfinder(
+    log_density: LogDensity, start: ArrayLike, *, key: PRNGKeyArray, paths: int | None = None
+) -> Gaussian:
+    """The mean and covariance of the posterior, from Gaussians that climb the ELBO and importance sampling.
+
+    The first of at most `paths` paths begins at `start`. The others begin, in turn, where the paths so far miss most,
+    far from them, and near the start. A path that runs into the end of another is dropped, so that places count and not
+    paths. No path begins after some 30,000 scores: in hundreds of dimensions there are only a few paths.
+
+    By default there are eight paths, and up to four times as many paths and scores while more than a quarter of the
+    paths ended where no other did. That share is the chance that the next path finds a new place (Good and Turing).
+    """
+    if paths is not None and paths < 1:
+        raise InputError(f"paths is {paths}; at least one is needed.")
+    density, point, rng = _prepare(log_density, start, key)
+    with _quiet_single_thread():
+        return follow_paths(density, point, paths, rng)
+
+
+def laplace(log_density: LogDensity, start: ArrayLike, *, key: PRNGKeyArray) -> Gaussian:
+    """N(x, |H|⁻¹), H = −∇²log p(x), at the x with the best ELBO on the way of a Newton ascent from `start`.
+
+    That x is the mode if p is log-concave. |H| has the absolute eigenvalues of H, after scaling to unit diagonal. The
+    Gaussian can be far too narrow for a density that is unbounded or has its mass far from the mode.
+    """
+    density, point, rng = _prepare(log_density, start, key)
+    with _quiet_single_thread():
+        return ascend(density, point, rng)
+
+
+def _prepare(
+    log_density: LogDensity, start: ArrayLike, key: PRNGKeyArray
+) -> tuple[HostDensity, Vector, Generator]:
+    """The log-density, the start and a random generator on the host, after a check of the start."""
+    point = np.asarray(start, np.float64)
+    if point.ndim != 1 or not len(point):
+        raise InputError(f"start has shape {point.shape}; it must be one point, of shape (d,).")
+    density = HostDensity(log_density, len(point))
+    if not np.isfinite(density.scores(point[None])[0][0]):
+        raise InputError(
+            f"the log-density or its gradient is not finite at the start {brief(point)}. "
+            "Pass a start where both are."
+        )
+    return density, point, np.random.default_rng(np.asarray(jax.random.key_data(key)))
+
+
+@contextmanager
+def _quiet_single_thread() -> Iterator[None]:
+    """Keep BLAS to one thread, and NumPy from warnings about infinities, which the search expects.
+
+    On matrices of this size several threads gain little, and on busy cores cost up to a hundredfold.
+    """
+    with (
+        threadpool_limits(1, user_api="blas"),
+        np.errstate(over="ignore", divide="ignore", invalid="ignore"),
+    ):
+        yield

@@ -1,0 +1,119 @@
+"""What carries the draws: a set of particles that are their own parameters, or a generator.
+
+A carrier gives noise and turns it into particles; `gpvi.methods.pullback.push` differentiates that. With a direction
+it makes a method: SVGD, GFSD, GFSF and KSD on `Particles`, and the same four amortised on a generator.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray
+
+from gpvi._compute.noise import normal
+from gpvi.generators import AbstractGenerator
+from gpvi.parallel.mesh import rows
+
+
+class Particles(eqx.Module):
+    """n particles: the "table generator" x_i = θ_i, whose pullback is φ itself (Eq. 12)."""
+
+    positions: Float[Array, "n d"]
+
+    def noise(self, n: int, *, key: PRNGKeyArray) -> None:
+        """No noise: the particles are the parameters."""
+
+    def particles(self, z: None) -> Float[Array, "n d"]:
+        """x_i = θ_i."""
+        return self.positions
+
+    @property
+    def drawn(self) -> Float[Array, "m d"]:
+        """The rows that hold a draw: all of them."""
+        return self.positions
+
+
+class Chains(Particles):
+    """The draws of Markov chains: row i·c + j is draw i of chain j of the c chains.
+
+    The table has its full size from the start; `kept` draws of each chain have been written so far, and `divergent`
+    says for each row whether a transition on the way to it diverged.
+    """
+
+    divergent: Bool[Array, " n"]
+    kept: Int[Array, ""]
+    chains: int = eqx.field(static=True)
+
+    @classmethod
+    def empty(cls, chains: int, draws: int, dim: int, dtype: DTypeLike) -> "Chains":
+        """A table without draws."""
+        rows = chains * draws
+        kept = jnp.zeros((), jnp.int32)
+        return cls(jnp.zeros((rows, dim), dtype), jnp.zeros(rows, bool), kept, chains)
+
+    def write(
+        self,
+        index: Int[Array, ""],
+        positions: Float[Array, "c d"],
+        divergent: Bool[Array, " c"],
+        *,
+        begins: Bool[Array, ""],
+        ends: Bool[Array, ""],
+    ) -> "Chains":
+        """After one of the transitions that lead to draw `index` of every chain; in place under `jit`.
+
+        `divergent` is or-ed into the flags of this draw, which the first transition (`begins`) clears; the last one
+        (`ends`) stores the positions.
+        """
+        first = index * self.chains
+
+        def held(table: Array) -> Array:
+            return jax.lax.dynamic_slice_in_dim(table, first, self.chains)
+
+        def put(table: Array, rows: Array) -> Array:
+            return jax.lax.dynamic_update_slice_in_dim(table, rows, first, 0)
+
+        return Chains(
+            put(self.positions, jnp.where(ends, positions, held(self.positions))),
+            put(self.divergent, divergent | (held(self.divergent) & ~begins)),
+            jnp.where(ends, index + 1, self.kept).astype(self.kept.dtype),
+            self.chains,
+        )
+
+    @property
+    def drawn(self) -> Float[Array, "m d"]:
+        """The rows written so far."""
+        return self.positions[: int(self.kept) * self.chains]
+
+    def by_chain(
+        self, rows: Float[Array | np.ndarray, "m d"]
+    ) -> Float[Array | np.ndarray, "c n d"]:
+        """Rows in the order of `drawn` with an axis for the chains."""
+        return rows.reshape(-1, self.chains, rows.shape[-1]).swapaxes(0, 1)
+
+    @property
+    def divergences(self) -> int:
+        """How many of the draws have a transition that diverged on their way."""
+        return int(self.divergent[: int(self.kept) * self.chains].sum())
+
+
+class Sampler(eqx.Module):
+    """A generator and its noise: x_i = f_θ(z_i), z_i ~ N(0, I)."""
+
+    generator: AbstractGenerator
+
+    def noise(self, n: int, *, key: PRNGKeyArray) -> Float[Array, "n d"]:
+        """n rows of N(0, I)."""
+        return standard_normal(self.generator, n, key=key)
+
+    def particles(self, z: Float[Array, "n d"]) -> Float[Array, "n d"]:
+        """x_i = f(z_i)."""
+        return rows(jax.vmap(self.generator)(z))
+
+
+def standard_normal(
+    generator: AbstractGenerator, n: int, *, key: PRNGKeyArray
+) -> Float[Array, "n d"]:
+    """n rows of noise for a generator, in the dtype of its parameters."""
+    dtype = jax.tree.leaves(eqx.filter(generator, eqx.is_inexact_array))[0].dtype
+    return rows(normal(key, (n, generator.dim), dtype))

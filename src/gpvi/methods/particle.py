@@ -1,0 +1,343 @@
+"""Particle methods: a direction × a carrier.
+
+SVGD, GFSD, GFSF and KSD move a set of particles along φ (Eq. 12); their amortised versions pull the same φ back
+through a generator (Eq. 14). One step serves all eight.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+from gpvi._compute.outer_products import norm
+from gpvi.directions import (
+    Direction,
+    GFSDDirection,
+    GFSFDirection,
+    KSDDirection,
+    Points,
+    SVGDDirection,
+)
+from gpvi.errors import InputError, NotAvailableError
+from gpvi.generators import Generator, Triangular
+from gpvi.kernels import Kernel, as_kernel
+from gpvi.methods.base import About, Info, Learner, State, built, decaying_adam, require_batches
+from gpvi.methods.carriers import Particles, Sampler
+from gpvi.methods.pullback import push
+from gpvi.specs import require_count, require_instance, require_positive, spec
+from gpvi.targets.density import Density, evaluate
+
+
+@spec
+class Annealing:
+    """γ(t), the weight of the score in step t: particles can spread before the posterior pulls them in.
+
+    γ(t) = (c(t) / (T/C))^p with c(t) = t mod (T/C), for t < T = `steps` in C = `cycles`, and 1 from then on (D'Angelo &
+    Fortuin 2021). One cycle of power 1 is a ramp; several cycles let the particles spread again between rises.
+    """
+
+    steps: int
+    cycles: int = 1
+    power: float = 1.0
+
+    def __post_init__(self):
+        require_count("steps of the annealing", self.steps, "Half of the training is usual.")
+        require_count("cycles of the annealing", self.cycles, "1 is a single rise.")
+        if 2 * self.cycles > self.steps:
+            raise InputError(
+                f"{self.cycles} annealing cycles in {self.steps} steps leave no steps for γ to rise, so the posterior "
+                "would have no weight. Use fewer cycles or more steps."
+            )
+        require_positive("power of the annealing", self.power, "1.0 rises evenly.")
+
+    def __call__(self, taken: Int[Array, ""]) -> Float[Array, ""]:
+        """γ after this many steps."""
+        period = self.steps / self.cycles
+        return jnp.where(taken < self.steps, (jnp.mod(taken, period) / period) ** self.power, 1.0)
+
+
+class Progress(NamedTuple):
+    """What the direction has learned, and the steps taken."""
+
+    direction: PyTree
+    taken: Int[Array, ""]
+
+
+class Transport:
+    """Move what a carrier draws along a direction."""
+
+    particles: int
+    learning_rate: float
+    annealing: Annealing | None
+    headline: ClassVar[str] = "direction"
+    coordinates: ClassVar[Literal["dense", "diagonal"]] = "dense"
+
+    def __post_init__(self):
+        require_count("particles", self.particles, "100 is the paper's choice.")
+        require_positive(
+            "learning_rate", self.learning_rate, "Try 0.05 for particles, 3e-3 for networks."
+        )
+        if self.annealing is not None:
+            require_instance("annealing", self.annealing, Annealing)
+        self.direction()
+
+    @property
+    @abstractmethod
+    def draws_apart(self) -> bool:
+        """Whether the particles x′ of the expectation are drawn independently of those that φ moves."""
+
+    @abstractmethod
+    def direction(self) -> Direction:
+        """φ."""
+
+    @abstractmethod
+    def carrier(self, target: Density, *, key: PRNGKeyArray) -> Particles | Sampler:
+        """What is moved."""
+
+    def default_steps(self, dim: int) -> int:
+        """Enough for the decaying schedule to settle."""
+        return 5_000
+
+    def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
+        """Adam, warmed up and decayed to zero."""
+        return decaying_adam(self.learning_rate, *rounds)
+
+    def init(
+        self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
+    ) -> State:
+        """The carrier at its start, and the direction's critic if it has one."""
+        carrier_key, direction_key = jax.random.split(key)
+        carrier = self.carrier(target, key=carrier_key)
+        auxiliary = self.direction().init(target.dim, key=direction_key, dtype=target.dtype)
+        progress = Progress(auxiliary, jnp.zeros((), jnp.int32))
+        return State(Learner.start(carrier, optimizer, target.dtype), progress)
+
+    def step(
+        self,
+        target: Density,
+        optimizer: optax.GradientTransformation,
+        state: State,
+        batch: PyTree,
+        *,
+        key: PRNGKeyArray,
+    ) -> tuple[State, Info]:
+        """Draw, score, find φ, pull it back, update."""
+        carrier, (learned, taken) = state.learner.model, state.auxiliary
+        noise_key, prime_key, direction_key = jax.random.split(key, 3)
+        x, pull = push(carrier, carrier.noise(self.particles, key=noise_key))
+        at = evaluate(target, x, batch)
+        x_prime, prime = x, at
+        if self.draws_apart:
+            x_prime = carrier.particles(carrier.noise(self.particles, key=prime_key))
+            prime = evaluate(target, x_prime, batch)
+        weight = 1.0 if self.annealing is None else self.annealing(taken).astype(x.dtype)
+        direction, learned = self.direction()(
+            learned,
+            x_prime,
+            weight * prime.score,
+            key=direction_key,
+            at=Points(x, weight * at.score),
+        )
+        share = 1.0 if isinstance(carrier, Particles) else 1 / len(x)
+        gradient = pull.products(share * direction)
+        info = {
+            "log_density": at.mean(at.log_density),
+            "direction": jnp.sqrt((direction**2).sum(1).mean()),
+            "gradient_norm": norm(gradient),
+            "rejected": at.rejected,
+        }
+        progress = Progress(learned, taken + 1)
+        return State(state.learner.descend(optimizer, gradient), progress), info
+
+
+@dataclass(frozen=True)
+class OnParticles(Transport):
+    """A fixed number of particles: no new draws, no density."""
+
+    particles: int = 100
+    learning_rate: float = 0.05
+    annealing: Annealing | None = None
+
+    generative: ClassVar[bool] = False
+    density: ClassVar[bool] = False
+
+    @property
+    def draws_apart(self) -> bool:
+        """False: there is only one set of particles."""
+        return False
+
+    def carrier(self, target: Density, *, key: PRNGKeyArray) -> Particles:
+        """The target's starting points: from the starting Gaussian in training coordinates, or the target's own."""
+        return Particles(target.starting_points(self.particles, key=key))
+
+
+@dataclass(frozen=True)
+class Amortized(Transport):
+    """A generator: unlimited new draws, and a density if it is injective.
+
+    `batches`: 2 draws the particles x′ of the expectation independently of those where φ is pulled back; 1 uses one
+    set for both.
+    """
+
+    generator: Generator = Triangular()
+    particles: int = 100
+    batches: int = 2
+    learning_rate: float = 3e-3
+    annealing: Annealing | None = None
+
+    generative: ClassVar[bool] = True
+    density: ClassVar[bool] = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        require_instance("generator", self.generator, Generator)
+        require_batches(self.batches)
+
+    @property
+    def draws_apart(self) -> bool:
+        """Whether x′ is a separate batch."""
+        return self.batches == 2
+
+    def carrier(self, target: Density, *, key: PRNGKeyArray) -> Sampler:
+        """A fresh generator."""
+        return Sampler(built(self.generator, target.dim, target.dtype, key=key))
+
+
+@dataclass(frozen=True)
+class _SVGD:
+    kernel: Kernel | str = "rbf"
+
+    def direction(self) -> SVGDDirection:
+        """Eq. 13."""
+        return SVGDDirection(as_kernel(self.kernel))
+
+
+@dataclass(frozen=True)
+class _GFSD:
+    kernel: Kernel | str = "rbf"
+
+    def direction(self) -> GFSDDirection:
+        """Smoothed density."""
+        return GFSDDirection(as_kernel(self.kernel))
+
+
+@dataclass(frozen=True)
+class _GFSF:
+    kernel: Kernel | str = "rbf"
+    ridge: float = 1e-2
+
+    def direction(self) -> GFSFDirection:
+        """Smoothed test functions."""
+        return GFSFDirection(as_kernel(self.kernel), self.ridge)
+
+
+@dataclass(frozen=True)
+class _KSD:
+    critic: KSDDirection = KSDDirection()
+
+    def direction(self) -> KSDDirection:
+        """A learned critic."""
+        require_instance("critic", self.critic, KSDDirection)
+        return self.critic
+
+
+@spec
+class SVGD(_SVGD, OnParticles):
+    """Stein variational gradient descent (Liu & Wang 2016)."""
+
+    about: ClassVar[About] = About(
+        "a few draws that repel each other; loses variance as d grows",
+        "n G + n² d",
+        "Liu & Wang 2016",
+    )
+
+
+@spec
+class GFSD(_GFSD, OnParticles):
+    """Gradient flow with smoothed density (Liu et al. 2019)."""
+
+    about: ClassVar[About] = About(
+        "SVGD with an explicit density estimate; few dimensions",
+        "n G + n² d",
+        "Liu et al. 2019",
+    )
+
+
+@spec
+class GFSF(_GFSF, OnParticles):
+    """Gradient flow with smoothed test functions (Liu et al. 2019)."""
+
+    about: ClassVar[About] = About(
+        "score estimates by kernel regression; sensitive to bandwidth and ridge",
+        "n G + n² d + n³",
+        "Liu et al. 2019",
+    )
+
+
+@spec
+class KSD(_KSD, OnParticles):
+    """The Fisher neural sampler's critic moving particles (Hu et al. 2018)."""
+
+    about: ClassVar[About] = About(
+        "particles moved by a learned critic",
+        "n (G + critic)",
+        "Hu et al. 2018",
+    )
+
+
+@spec
+class AmortizedSVGD(_SVGD, Amortized):
+    """SVGD pulled back through a generator (Wang & Liu 2016; Eq. 14)."""
+
+    about: ClassVar[About] = About(
+        "SVGD with a generator: unlimited new draws",
+        "n (G + generator) + n² d",
+        "Wang & Liu 2016",
+    )
+
+
+@spec
+class AmortizedGFSD(_GFSD, Amortized):
+    """GFSD pulled back through a generator."""
+
+    about: ClassVar[About] = About(
+        "GFSD with a generator",
+        "n (G + generator) + n² d",
+        "Liu et al. 2019; Ratzlaff et al. 2021",
+    )
+
+
+@spec
+class AmortizedGFSF(_GFSF, Amortized):
+    """GFSF pulled back through a generator; its estimate uses a single set of particles."""
+
+    about: ClassVar[About] = About(
+        "GFSF with a generator",
+        "n (G + generator) + n² d + n³",
+        "Liu et al. 2019; Ratzlaff et al. 2021",
+    )
+
+    batches: int = 1
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.batches != 1:
+            raise NotAvailableError(
+                f"batches is {self.batches}, but GFSF estimates ∇ log q on the particles that it moves and cannot use "
+                "a second set. Omit it."
+            )
+
+
+@spec
+class AmortizedKSD(_KSD, Amortized):
+    """The Fisher neural sampler (Hu et al. 2018)."""
+
+    about: ClassVar[About] = About(
+        "the Fisher neural sampler",
+        "n (G + generator + critic)",
+        "Hu et al. 2018",
+    )

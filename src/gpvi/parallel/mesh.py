@@ -1,0 +1,221 @@
+r"""Several devices: how the arrays of a step are placed on a mesh.
+
+A training program is the same on one device and on many; in some places it constrains the layout of an array, and the
+compiler moves what must be moved. There are three layouts for n draws of d coordinates:
+
+- `rows`: each device has some of the draws. Noise and target evaluations use it: nothing is moved.
+- `columns`: each device has some of the coordinates of all draws. Interactions of all pairs of draws are products of an
+  n×n matrix with an n×d one, and each column needs no other device.
+- `whole`: replicated on every device, as for parameters and n×n matrices.
+
+From rows to columns each device sends n·d/P numbers; replicating all rows would cost n·d. A mesh has an axis
+"particles" over which draws are distributed, an axis "data" over which the data are, or both. Without a mesh nothing
+here has an effect, and the program is that of one device.
+"""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as Spec
+from jaxtyping import Array, Float, PyTree
+
+from gpvi._compute.precision import product
+from gpvi.errors import InputError, UnknownOptionError
+from gpvi.specs import is_whole
+
+PARTICLES, DATA = "particles", "data"
+LARGE = 2**20
+"""Size of a parameter array from which each device keeps only a part of it and of its moments."""
+
+
+def as_mesh(value: Mesh | int | None) -> Mesh | None:
+    """A mesh, or one made from a number of devices over which to distribute the draws."""
+    if value is None:
+        return None
+    if isinstance(value, Mesh):
+        for name in value.axis_names:
+            if name not in (PARTICLES, DATA):
+                raise UnknownOptionError("axis of the mesh", name, (PARTICLES, DATA))
+        return Mesh(value.devices, value.axis_names, (AxisType.Auto,) * len(value.axis_names))
+    there = jax.devices()
+    if not is_whole(value):
+        raise InputError(
+            f"mesh is {value!r}; pass a number of devices, or a jax.sharding.Mesh with axes named "
+            f"{PARTICLES!r} and {DATA!r}."
+        )
+    if not 1 <= value <= len(there):
+        raise InputError(
+            f"mesh is {value}, but there are {len(there)} devices. Pass a number between 1 and {len(there)}; to try "
+            "more on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count=8 before JAX is imported."
+        )
+    return Mesh(np.asarray(there[:value]), (PARTICLES,))
+
+
+def for_lanes(mesh: Mesh | None, lanes: int) -> Mesh | None:
+    """The devices over which the lanes are distributed evenly: all, or the first of them."""
+    if mesh is None:
+        return None
+    devices = mesh.devices.ravel()
+    even = max(count for count in range(1, devices.size + 1) if lanes % count == 0)
+    if even < devices.size and jax.process_count() > 1:
+        raise InputError(
+            f"{lanes} targets cannot be distributed evenly over {devices.size} devices of several processes: pass "
+            f"{lanes - lanes % devices.size or devices.size} or {lanes - lanes % devices.size + devices.size}."
+        )
+    return Mesh(devices[:even], (PARTICLES,))
+
+
+def active(mesh: Mesh | None) -> contextlib.AbstractContextManager:
+    """Context in which traced arrays are placed on the mesh."""
+    return (
+        contextlib.nullcontext()
+        if mesh is None
+        else jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
+    )
+
+
+def rows(tree: PyTree) -> PyTree:
+    """Distribute leading axes over the devices of the draws."""
+    return _laid(tree, lambda names: Spec(_present(names, PARTICLES)))
+
+
+def columns(x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    """Distribute the last axis over the devices of the draws, or else of the data."""
+    return _laid(x, lambda names: Spec(None, dividing(names)))
+
+
+def data_rows(tree: PyTree) -> PyTree:
+    """Distribute leading axes over the devices of the data."""
+    return _laid(tree, lambda names: Spec(_present(names, DATA)))
+
+
+def whole(tree: PyTree) -> PyTree:
+    """Replicate every array on every device."""
+    return _laid(tree, lambda names: Spec())
+
+
+def paired(
+    x: Float[Array, "n d"], y: Float[Array, "m d"]
+) -> tuple[Float[Array, "n d"], Float[Array, "m d"]]:
+    """Layout of draws that interact in pairs: by columns or, with fewer coordinates than draws, some y with all x."""
+    return (columns(x), columns(y)) if _wide(x) else (whole(x), rows(y))
+
+
+def pairs(matrix: Float[Array, "n m"], x: Float[Array, "n d"]) -> Float[Array, "n m"]:
+    """Layout of a matrix of such pairs: a sum over the columns of all devices, or some of its columns on each."""
+    return whole(matrix) if _wide(x) else _laid(matrix, _by_second)
+
+
+def contracted(matrix: Float[Array, "n m"], values: Float[Array, "n e"]) -> Float[Array, "m e"]:
+    """matrixᵀ · values, distributed by the columns of the values or, if these are few, of the matrix."""
+    if _wide(values):
+        return columns(product(whole(matrix).T, columns(values)))
+    return rows(product(_laid(matrix, _by_second).T, whole(values)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How the state of a run is placed on a mesh between its steps.
+
+    An array of at least `least` numbers is split along the longest axis that the number of devices of the `axes`
+    divides, or only along its first one; if it divides none, the array stays whole.
+    """
+
+    mesh: Mesh
+    axes: tuple[str, ...]
+    least: int = LARGE
+    first: bool = False
+
+    def sharding(self, leaf: Any) -> NamedSharding:
+        """Where the parts of an array are kept."""
+        parts = math.prod(self.mesh.shape[name] for name in self.axes)
+        shape = leaf.shape[:1] if self.first else leaf.shape
+        even = [axis for axis, length in enumerate(shape) if length % parts == 0]
+        if leaf.size < self.least or not even or not self.axes:
+            return NamedSharding(self.mesh, Spec())
+        longest = max(even, key=lambda axis: leaf.shape[axis])
+        return NamedSharding(self.mesh, Spec(*[None] * longest, self.axes))
+
+    def place(self, tree: PyTree) -> PyTree:
+        """Place the arrays of a state on the mesh."""
+        return jax.tree.map(lambda leaf: jax.device_put(leaf, self.sharding(leaf)), tree)
+
+    def hold(self, tree: PyTree) -> PyTree:
+        """The same, for arrays that are being traced."""
+        return jax.tree.map(
+            lambda leaf: jax.lax.with_sharding_constraint(leaf, self.sharding(leaf).spec), tree
+        )
+
+
+def shared_out(data: PyTree, mesh: Mesh) -> PyTree:
+    """Distribute data over the axis "data" if it exists and divides their number; otherwise leave them in place."""
+    devices = mesh.shape.get(DATA)
+
+    def put(leaf: Any) -> Any:
+        if devices is None or not eqx.is_array(leaf) or _lies_on(leaf, mesh):
+            return leaf
+        return (
+            leaf if len(leaf) % devices else jax.device_put(leaf, NamedSharding(mesh, Spec(DATA)))
+        )
+
+    return jax.tree.map(put, data)
+
+
+def everywhere(tree: PyTree, mesh: Mesh) -> PyTree:
+    """Every array that is not on the mesh yet at all its devices."""
+    replicated = NamedSharding(mesh, Spec())
+
+    def put(leaf: Any) -> Any:
+        if not eqx.is_array(leaf) or _lies_on(leaf, mesh):
+            return leaf
+        return jax.device_put(leaf, replicated)
+
+    return jax.tree.map(put, tree)
+
+
+def bytes_at_each(leaf: Array) -> int:
+    """What a device keeps of an array."""
+    part = math.prod(leaf.sharding.shard_shape(leaf.shape))
+    return leaf.nbytes * part // max(1, leaf.size)
+
+
+def _lies_on(leaf: Array, mesh: Mesh) -> bool:
+    found = leaf.sharding
+    return isinstance(found, NamedSharding) and found.device_set == set(mesh.devices.flat)
+
+
+def _laid(tree: PyTree, spec: Callable[[tuple[str, ...]], Spec]) -> PyTree:
+    names = tuple(
+        name for name in jax.sharding.get_abstract_mesh().axis_names if name in (PARTICLES, DATA)
+    )
+    if not names:
+        return tree
+    wanted = spec(names)
+    return jax.tree.map(
+        lambda leaf: jax.lax.with_sharding_constraint(leaf, wanted) if eqx.is_array(leaf) else leaf,
+        tree,
+    )
+
+
+def dividing(names: tuple[str, ...]) -> str:
+    """The axis along which what belongs to the draws is split."""
+    return PARTICLES if PARTICLES in names else DATA
+
+
+def _by_second(names: tuple[str, ...]) -> Spec:
+    return Spec(None, _present(names, PARTICLES))
+
+
+def _present(names: tuple[str, ...], name: str) -> str | None:
+    return name if name in names else None
+
+
+def _wide(x: Float[Array, "n d"]) -> bool:
+    return x.shape[1] > x.shape[0]

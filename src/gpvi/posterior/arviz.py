@@ -1,0 +1,166 @@
+"""Draws out: named and constrained, and as the groups that ArviZ reads."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+
+from gpvi.diagnostics.importance import smoothed_log_weights
+from gpvi.errors import InputError, NotAvailableError
+from gpvi.targets.coordinate_names import path_name
+from gpvi.targets.target import Target
+
+AT_ONCE = 256
+"""How many draws are constrained or predicted from side by side."""
+LARGEST = 2**28
+"""The most numbers that a group of one value for each draw and datum may hold."""
+
+Groups = dict[str, dict[str, np.ndarray]]
+
+
+def named(target: Target, x: Float[Array, "n d"]) -> PyTree:
+    """Draws as the target's model names and constrains them, each with a first axis of n.
+
+    Without a model: `{"x": x}`, or one variable for each coordinate where the target has names of its own.
+    """
+    if target.model is not None:
+        return _over_draws(target.model.constrain, x)
+    if target.naming is None or target.names == tuple(f"x[{i}]" for i in range(target.dim)):
+        return {"x": x}
+    return {name: x[:, i] for i, name in enumerate(target.names)}
+
+
+def to_arviz(
+    target: Target,
+    x: Float[Array, "n d"],
+    *,
+    log_p: Float[Array, " n"],
+    log_q: Float[Array, " n"] | None,
+    divergent: Bool[Array, " n"] | None,
+    chains: int,
+    key: PRNGKeyArray,
+    predictive: bool,
+    log_likelihood: bool,
+    attributes: Mapping[str, str | float],
+) -> Any:
+    """Draws of a posterior as ArviZ' InferenceData, or as an xarray DataTree for ArviZ ≥ 1.
+
+    The rows of x are draw-major: row i·c + j is draw i of chain j.
+    """
+    groups: Groups = {"posterior": flat(named(target, x))}
+    groups["sample_stats"], k_hat = _statistics(log_p, log_q, divergent)
+    model = target.model
+    if model is not None and predictive:
+        keys = jax.random.split(key, len(x))
+        drawn = _over_draws(lambda point, key: model.predict(point, key=key), x, keys)
+        groups["posterior_predictive"] = flat(drawn)
+    if log_likelihood:
+        groups["log_likelihood"] = flat(_pointwise(target, x))
+    by_chain = {
+        group: {
+            name: values.reshape(-1, chains, *values.shape[1:]).swapaxes(0, 1)
+            for name, values in variables.items()
+        }
+        for group, variables in groups.items()
+        if variables
+    }
+    observed, dims = ({}, {}) if model is None else (dict(model.observed), model.dims)
+    attributes = dict(attributes) | ({} if k_hat is None else {"k_hat": k_hat})
+    return _assembled(by_chain, observed, dims, attributes)
+
+
+def check(target: Target, draws: int, *, predictive: bool, log_likelihood: bool) -> None:
+    """Refuse, before anything is drawn, where ArviZ is not installed or a group would be too large."""
+    try:
+        import arviz  # noqa: F401
+    except ImportError as error:
+        raise NotAvailableError(
+            "ArviZ is not installed: pip install 'gpvi[arviz]'. posterior.draws(n, key=…) gives named draws without it."
+        ) from error
+    if target.model is not None and target.model.observed:
+        data = sum(np.size(values) for values in target.model.observed.values())
+    else:
+        data = 0 if _terms(target) is None else target.size or 0
+    for wanted, option in ((predictive, "predictive"), (log_likelihood, "log_likelihood")):
+        if wanted and draws * data > LARGEST:
+            raise InputError(
+                f"{draws} draws of one value for each of {data} data are {draws * data:,} numbers. "
+                f"Ask for fewer draws, or pass {option}=False."
+            )
+
+
+def _statistics(
+    log_p: Float[Array, " n"], log_q: Float[Array, " n"] | None, divergent: Bool[Array, " n"] | None
+) -> tuple[dict[str, np.ndarray], float | None]:
+    """log p, and where there is a density log q with the smoothed weights of p/q and their k̂."""
+    statistics = {"lp": np.asarray(log_p)}
+    if divergent is not None:
+        statistics["diverging"] = np.asarray(divergent)
+    if log_q is None:
+        return statistics, None
+    log_weights, k_hat = smoothed_log_weights(log_p - log_q)
+    statistics |= {"lp_q": np.asarray(log_q), "log_weight": np.asarray(log_weights)}
+    return statistics, float(k_hat)
+
+
+def _pointwise(target: Target, x: Float[Array, "n d"]) -> dict[str, Array]:
+    """The log-likelihood of every datum at every draw, where it is known for each."""
+    if target.model is not None and target.model.observed:
+        return _over_draws(target.model.log_likelihood, x)
+    terms = _terms(target)
+    return {} if terms is None else {"data": _over_draws(terms, x)}
+
+
+def _terms(target: Target) -> Callable[..., Array] | None:
+    """x → one log-likelihood for each datum, if that is what the target was given."""
+    terms = target.log_likelihood_terms
+    with target.precision():
+        each = terms is not None and jax.eval_shape(terms, target.initial).shape == (target.size,)
+    return terms if each else None
+
+
+@eqx.filter_jit
+def _over_draws(function: Callable[..., PyTree], *rows: Any) -> PyTree:
+    """`function` at every row, compiled once for each function, a few rows side by side."""
+    return jax.lax.map(lambda row: function(*row), rows, batch_size=AT_ONCE)
+
+
+def flat(tree: PyTree) -> dict[str, np.ndarray]:
+    """A tree as named arrays."""
+    return {path_name(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
+
+
+def _assembled(
+    sampled: Groups,
+    observed: dict[str, np.ndarray],
+    dims: Mapping[str, tuple[str, ...]],
+    attributes: Mapping[str, str | float],
+) -> Any:
+    """Groups with chain and draw axes, and observations without, in whichever container ArviZ reads."""
+    import arviz
+    import xarray
+
+    def dataset(variables: dict[str, np.ndarray], leading: tuple[str, ...]) -> xarray.Dataset:
+        arrays = {}
+        for name, values in variables.items():
+            shape = values.shape[len(leading) :]
+            own = dims.get(name, ())[: len(shape)]
+            axes = own if len(own) == len(shape) else [f"{name}_dim_{i}" for i in range(len(shape))]
+            arrays[name] = ((*leading, *axes), values)
+        sizes: dict[str, int] = {}
+        for axes, values in arrays.values():
+            sizes |= dict(zip(axes, values.shape, strict=True))
+        coordinates = {axis: np.arange(size) for axis, size in sizes.items()}
+        return xarray.Dataset(arrays, coords=coordinates, attrs=dict(attributes))
+
+    groups: dict[str, Any] = {
+        group: dataset(variables, ("chain", "draw")) for group, variables in sampled.items()
+    }
+    if observed:
+        groups["observed_data"] = dataset(observed, ())
+    if int(arviz.__version__.split(".")[0]) >= 1:
+        return xarray.DataTree.from_dict(groups)
+    return arviz.InferenceData(**groups)

@@ -1,0 +1,226 @@
+"""A posterior as a directory of safetensors and JSON, written and read without its target."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from gpvi import specs
+from gpvi._inputs import precision
+from gpvi.diagnostics.missing_mass import FromStart
+from gpvi.errors import StorageError
+from gpvi.generators import AbstractGenerator, Triangular
+from gpvi.generators.triangular import HEAD
+from gpvi.methods import Method
+from gpvi.methods.carriers import Particles, Sampler
+from gpvi.persistence import format as storage
+from gpvi.posterior.history import Training
+from gpvi.targets.coordinates import Affine
+from gpvi.targets.target import Target
+
+Parts = tuple[AbstractGenerator | Particles, Affine, PyTree]
+"""The model, its coordinates, and what a solver, critic or sampler had learned."""
+PREFIXES = ("model", "affine", "auxiliary")
+MOST_LAYERS = 1_000
+"""Of a generator that is loaded."""
+MEMBERS = "members"
+"""Where a document holds several posteriors, as that of `gpvi.bnn.Predictive` does, these are under this name."""
+LISTED = 10_000
+"""Names of more coordinates are saved among the arrays: a document is to be read by people."""
+
+
+class Saved(NamedTuple):
+    """What is saved of a posterior: all of it but the target."""
+
+    method: Method
+    model: AbstractGenerator | Particles
+    affine: Affine
+    names: tuple[str, ...]
+    training: Training
+    auxiliary: PyTree
+
+
+def write(saved: Saved, directory: str | os.PathLike[str]) -> None:
+    """Write a directory that `read` reads."""
+    storage.write(directory, *to_document(saved, LISTED))
+
+
+def to_document(saved: Saved, listed: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What is written of a posterior, with at most `listed` names in the document."""
+    training, location = saved.training, saved.affine.location
+    parts = (saved.model, saved.affine, saved.auxiliary)
+    arrays = {name: np.asarray(leaf) for name, leaf in _named_arrays(parts)}
+    history = {f"history/{name}": values for name, values in training.history.items()}
+    names = list(saved.names)
+    if len(names) > listed:
+        arrays["names"] = np.frombuffer(json.dumps(names).encode(), np.uint8)
+    document = {
+        "method": specs.to_json(saved.method),
+        "dim": len(location),
+        "dtype": np.dtype(location.dtype).name,
+        "names": names if len(names) <= listed else None,
+        "affine": "diagonal" if saved.affine.scale.ndim == 1 else "dense",
+        "training": {
+            "steps": training.steps,
+            "planned": training.planned,
+            "seconds": training.seconds,
+            "notes": list(training.notes),
+            "start": training.start,
+            "chosen": training.chosen,
+            "evidence": training.evidence,
+            "history": list(training.history),
+        },
+    }
+    return document, arrays | history
+
+
+def read(directory: str | os.PathLike[str]) -> Saved:
+    """What `write` wrote; nothing in the files is executed, and no target is needed."""
+    document, arrays = storage.read(directory)
+    if MEMBERS in document:
+        raise StorageError(
+            f"{directory} holds what a network predicts, and not a single posterior: read it with "
+            "gpvi.bnn.load(directory, network)."
+        )
+    with understood(directory, "a posterior"):
+        return from_document(document, arrays)
+
+
+@contextmanager
+def understood(directory: str | os.PathLike[str], what: str) -> Iterator[None]:
+    """Whatever a foreign document makes of the constructors is its fault, and told as such."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except Exception as error:
+        raise StorageError(
+            f"{directory} does not hold {what} that this version of gpvi can read: {repr(error)[:500]}. "
+            "It may come from another version, or have been edited."
+        ) from error
+
+
+def from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Saved:
+    """What `to_document` made a document of."""
+    _expect(_layers(document["method"]) <= MOST_LAYERS, "it has too many layers")
+    method, training = specs.from_json(document["method"]), document["training"]
+    dim, dtype = document["dim"], document["dtype"]
+    _expect(isinstance(method, Method), f"method is {method!r}")
+    _expect(type(dim) is int and dim >= 1, f"dim is {dim!r}")
+    _expect(dtype in ("float32", "float64"), f"dtype is {dtype!r}")
+    listed = document["names"]
+    names = tuple(json.loads(arrays["names"].tobytes()) if listed is None else listed)
+    _expect(len(names) == dim and all(isinstance(name, str) for name in names), "names do not fit")
+    _expect(document["affine"] in ("diagonal", "dense"), f"affine is {document['affine']!r}")
+    history = {name: arrays[f"history/{name}"] for name in training["history"]}
+    record = Training(
+        steps=training["steps"],
+        planned=training["planned"],
+        seconds=training["seconds"],
+        history=history,
+        notes=tuple(training["notes"]),
+        start=training["start"],
+        chosen=training.get("chosen", ""),
+        evidence=FromStart.read(training.get("evidence")),
+    )
+    _expect(type(record.steps) is int and type(record.planned) is int, "training.steps do not fit")
+    _expect(isinstance(record.seconds, int | float), "training.seconds does not fit")
+    _expect(
+        all(isinstance(text, str) for text in (*record.notes, record.start, record.chosen)),
+        "notes do not fit",
+    )
+    _expect(
+        all(values.shape == (record.steps,) for values in history.values()), "history does not fit"
+    )
+    with precision(dtype):
+        method = _as_saved(method, dim, arrays)
+        parts = _filled(method, dim, np.dtype(dtype), document["affine"], arrays)
+    model, affine, auxiliary = parts
+    return Saved(method, model, affine, names, record, auxiliary)
+
+
+def _as_saved(method: Method, dim: int, arrays: dict[str, np.ndarray]) -> Method:
+    """The method, but with the head that its file is for: those of no stated size once ended at 64 coordinates."""
+    generator = getattr(method, "generator", None)
+    if not isinstance(generator, Triangular) or generator.latent is not None:
+        return method
+    has_a_tail = any(name.startswith("model.network.") for name in arrays)
+    if not has_a_tail or dim <= HEAD or generator.head_size(dim) < dim:
+        return method
+    former = dataclasses.replace(generator, latent=HEAD)
+    return dataclasses.replace(cast(Any, method), generator=former)
+
+
+def _layers(specification: Any) -> int | float:
+    """The layers, at most, that a specification names: the shape of each takes time to find."""
+    if isinstance(specification, list):
+        return len(specification) + sum(map(_layers, specification))
+    if not isinstance(specification, dict):
+        return 0
+    named = (specification.get(name) for name in ("layers", "depth", "hidden_layers"))
+    own = sum(value for value in named if isinstance(value, int | float))
+    return own + sum(map(_layers, specification.values()))
+
+
+def _expect(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise StorageError(f"the saved document is not of a posterior: {otherwise[:200]}.")
+
+
+def _filled(
+    method: Method, dim: int, dtype: np.dtype, affine_kind: str, arrays: dict[str, np.ndarray]
+) -> Parts:
+    """The parts of a posterior of this specification with the stored arrays in their leaves, whose shapes must fit.
+
+    Nothing of them is computed: only their shapes are found. What a solver or critic had learned is None in files that
+    do not hold it.
+    """
+    import optax
+
+    # building a model needs no more of a target than this
+    shape = Target(jnp.sum, dim, dtype=dtype)
+
+    def build() -> Parts:
+        learner, auxiliary = method.init(shape, optax.sgd(0.0), key=jax.random.key(0))
+        model = learner.model
+        model = model.generator if isinstance(model, Sampler) else model
+        scale = jnp.zeros((dim,) if affine_kind == "diagonal" else (dim, dim), dtype)
+        return model, Affine(jnp.zeros(dim, dtype), scale), auxiliary
+
+    form = eqx.filter_eval_shape(build)
+    if not any(name.startswith("auxiliary") for name in arrays):
+        form = (*form[:2], None)
+    for name, leaf in _named_arrays(form):
+        stored = arrays.get(name)
+        if stored is None or stored.shape != leaf.shape or stored.dtype != leaf.dtype:
+            found = "none" if stored is None else f"{stored.dtype}{list(stored.shape)}"
+            raise StorageError(
+                f"the saved array {name} does not fit {str(method)[:500]}: expected {leaf.dtype}{list(leaf.shape)}, "
+                f"found {found}."
+            )
+    filled = {name: jnp.asarray(arrays[name]) for name, _ in _named_arrays(form)}
+    return tuple(  # pyright: ignore[reportReturnType]
+        jax.tree_util.tree_map_with_path(
+            lambda path, leaf, prefix=prefix: filled.get(prefix + jax.tree_util.keystr(path), leaf),
+            tree,
+        )
+        for prefix, tree in zip(PREFIXES, form, strict=True)
+    )
+
+
+def _named_arrays(parts: Parts) -> list[tuple[str, Any]]:
+    """Every array leaf with a name made of its path."""
+    return [
+        (prefix + jax.tree_util.keystr(path), leaf)
+        for prefix, tree in zip(PREFIXES, parts, strict=True)
+        for path, leaf in jax.tree.leaves_with_path(tree)
+        if eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
+    ]

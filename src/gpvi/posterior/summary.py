@@ -1,0 +1,96 @@
+"""What a posterior says of each quantity: its mean, spread and quantiles, as a table."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Shaped
+
+from gpvi.diagnostics import mcmc as convergence
+from gpvi.errors import InputError
+from gpvi.targets.coordinate_names import entries
+
+QUANTILES = {"5 %": 0.05, "median": 0.5, "95 %": 0.95}
+SHOWN = 40
+"""Rows of a longer table that are printed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """One row for each number that a draw holds; `str` of it is a table.
+
+    Attributes
+    ----------
+    names: of the rows, `theta[0,1]` for an entry of an array.
+    columns: mean, sd and quantiles, of Markov chains also R̂ and the effective number of draws.
+    draws: how many were taken.
+    """
+
+    names: tuple[str, ...]
+    columns: Mapping[str, np.ndarray]
+    draws: int
+
+    def __getitem__(self, name: str) -> dict[str, float]:
+        """The row of one quantity."""
+        if name not in self.names:
+            raise InputError(
+                f"there is no row {name!r}; .names has the {len(self.names)} there are."
+            )
+        row = self.names.index(name)
+        return {column: float(values[row]) for column, values in self.columns.items()}
+
+    def __str__(self) -> str:
+        shown = range(min(len(self.names), SHOWN))
+        rows = [["", *self.columns], *(self._cells(row) for row in shown)]
+        rest = len(self.names) - len(shown)
+        more = [f"… and {rest:,} more, in .names and .columns"] if rest else []
+        return "\n".join([*aligned(rows), *more])
+
+    def _cells(self, row: int) -> list[str]:
+        own = {"R̂": "{:.3f}", "ESS": "{:.0f}"}
+        sd = float(self.columns["sd"][row])
+        return [
+            self.names[row],
+            *(
+                own.get(column, _places(sd)).format(values[row])
+                for column, values in self.columns.items()
+            ),
+        ]
+
+
+def summarise(
+    named: Mapping[str, Shaped[np.ndarray, "n ..."]],
+    by_chain: Callable[[np.ndarray], Any] | None,
+) -> Summary:
+    """The table of arrays whose first axis is that of the draws; `by_chain` splits it into (chains, draws)."""
+    names = [name for key, values in named.items() for name in entries(key, values.shape[1:])]
+    x = np.concatenate(
+        [np.asarray(v, np.float64).reshape(len(v), -1) for v in named.values()], axis=1
+    )
+    columns = {"mean": x.mean(0), "sd": x.std(0)}
+    columns |= dict(zip(QUANTILES, np.quantile(x, list(QUANTILES.values()), axis=0), strict=True))
+    if by_chain is not None:
+        mixed = convergence.summary(by_chain(x))
+        columns |= {"R̂": mixed.rhat, "ESS": np.minimum(mixed.ess_bulk, mixed.ess_tail)}
+    return Summary(tuple(names), columns, len(x))
+
+
+def aligned(rows: Sequence[Sequence[str]], left: tuple[int, ...] = (0,)) -> list[str]:
+    """Lines of a table: the columns `left` begin at one place, all others end at one."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if i in left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _places(sd: float) -> str:
+    """The format with as many places as give the standard deviation three digits."""
+    if not 1e-4 <= sd < 1e5:
+        return "{:.4g}"
+    return f"{{:.{max(0, 2 - math.floor(math.log10(sd)))}f}}"

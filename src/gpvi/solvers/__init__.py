@@ -1,0 +1,41 @@
+r"""The inverse Jacobian product of Thm 3.1: the y with J(z′)ᵀ y = v (Eq. 8), for v = ∇_{z′}k(z′, z) and every z.
+
+It is the transpose: the appendix' index form (J^{-1})^j_i ∂_j k is (J^{-T}∇k)_i, and Eq. 11 computes hᵀJ. Four ways:
+
+- `Block`: exact, by the block-triangular structure of every generator here,
+      Jᵀ = [Aᵀ Bᵀ; 0 diag σ]  ⇒  y_tail = v_tail / σ,  Aᵀ y_head = v_head − Bᵀ y_tail;
+  one factor of the k×k block per z′ serves every z, and none is needed when A is diagonal.
+- `Dense`: exact, LU of the whole d×d Jacobian.
+- `Iterative`: BiCGStab or GMRES, matrix-free, one vjp per iteration (App. C, with the transpose and a fresh start).
+- `Helper`: the paper's network h_η(z′, v), trained along (Eq. 9–11).
+
+May import: `_compute`, `generators`, `kernels`, `specs`. Start reading at `base.py`, then `block.py` (exact) and
+`helper.py` (the paper's).
+"""
+
+from typing import Any
+
+from gpvi.solvers.base import AbstractSolver as AbstractSolver
+from gpvi.solvers.base import ExactSolver as ExactSolver
+from gpvi.solvers.base import InverseProduct as InverseProduct
+from gpvi.solvers.block import Block as Block
+from gpvi.solvers.dense import Dense as Dense
+from gpvi.solvers.helper import Helper as Helper
+from gpvi.solvers.iterative import Iterative as Iterative
+from gpvi.specs import resolve
+
+
+def as_solver(value: Any) -> AbstractSolver:
+    """A solver from its shorthand."""
+    return resolve(
+        value,
+        {
+            "block": Block,
+            "dense": Dense,
+            "bicgstab": lambda: Iterative("bicgstab"),
+            "gmres": lambda: Iterative("gmres"),
+            "helper": Helper,
+        },
+        "solver",
+        AbstractSolver,
+    )

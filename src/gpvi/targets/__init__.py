@@ -1,0 +1,11 @@
+"""Targets: a posterior known up to a constant, from a function, a NumPyro model, a pytree or a stream of data.
+
+May import: `_compute`, `_inputs`, `parallel`, `specs`. Start reading at `target.py`, then `density.py`, which is all
+that a method asks of a posterior, and `coordinates.py`, in which it is trained.
+"""
+
+from gpvi.targets.coordinates import Affine as Affine
+from gpvi.targets.coordinates import Whitened as Whitened
+from gpvi.targets.density import Density as Density
+from gpvi.targets.stream import Stream as Stream
+from gpvi.targets.target import Target as Target

@@ -1,0 +1,56 @@
+"""A tree of arrays behind a flat vector."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from gpvi.errors import InputError
+from gpvi.targets.coordinate_names import entries, path_name
+from gpvi.targets.model import split
+
+
+class PytreeModel:
+    """A pytree of floating-point arrays as one vector; there is nothing to constrain or to predict."""
+
+    def __init__(self, example: PyTree):
+        leaves = jax.tree.leaves_with_path(example)
+        for path, leaf in leaves:
+            kind = np.asarray(leaf).dtype
+            if not jnp.issubdtype(kind, jnp.floating):
+                raise InputError(
+                    f"example{jax.tree_util.keystr(path)} has dtype {kind}; only floats can be inferred. "
+                    "Make it a float, or leave it out of the tree and close over it."
+                )
+        self._structure = jax.tree.structure(example)
+        self._shapes = tuple(np.shape(leaf) for _, leaf in leaves)
+        parts = [np.ravel(np.asarray(leaf, np.float64)) for _, leaf in leaves]
+        self.initial = np.concatenate([np.zeros(0), *parts])
+        if self.initial.size == 0:
+            raise InputError(
+                f"example is {example!r:.80}, which holds no numbers; give a tree of arrays."
+            )
+        self.names = tuple(
+            name for path, leaf in leaves for name in entries(path_name(path), np.shape(leaf))
+        )
+        self.dims: dict[str, tuple[str, ...]] = {}
+        self.observed: dict[str, np.ndarray] = {}
+
+    def constrain(self, x: Float[Array, " d"]) -> PyTree:
+        """The tree."""
+        return jax.tree.unflatten(self._structure, split(x, self._shapes))
+
+    def predict(self, x: Float[Array, " d"], *, key: PRNGKeyArray) -> dict[str, Array]:
+        """Nothing: a log-density observes no sites."""
+        return {}
+
+    def log_likelihood(self, x: Float[Array, " d"]) -> dict[str, Array]:
+        """Nothing: a log-density observes no sites."""
+        return {}
+
+    def of_tree(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, which takes the tree first, as one that takes x first."""
+        return lambda x, *rest: function(self.constrain(x), *rest)

@@ -1,0 +1,493 @@
+"""Checkpoints: an interrupted run resumes from the newest intact one, as if it had never stopped.
+
+A checkpoint is a directory written atomically by `gpvi.persistence.format`, with checksums. It holds the state, the
+previous state (to rewind to), what every step reported, and the identity of the run: the method, the plan, the key, a
+hash of the data, a hash of the traced program, and log p at a few points. Step t draws from keys folded from t, so
+nothing else is needed to continue bit for bit on the same hardware.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray, PyTree
+
+from gpvi import specs
+from gpvi.diagnostics.importance import Importance
+from gpvi.diagnostics.missing_mass import FromStart
+from gpvi.errors import InputError, OtherRunError, StorageError, TrainingWarning, warn
+from gpvi.methods import Method
+from gpvi.parallel import hosts
+from gpvi.persistence import format as storage
+from gpvi.persistence import lock
+from gpvi.targets.coordinates import Affine, Whitened
+from gpvi.targets.target import Target
+from gpvi.training.program import Plan, Program
+from gpvi.training.recovery import Run
+from gpvi.training.stopping import Assessment
+
+KEPT = 2
+"""Checkpoints kept per attempt: the newest, and the previous one in case the newest is damaged."""
+PAUSE = 60.0
+"""Minimum seconds between saves when `every` is not given."""
+SHARE = 0.05
+"""Maximum share of the time spent on saving in that case."""
+PROBES = 3
+PROBE_TOLERANCE = 1e-3
+MALFORMED = (StorageError, KeyError, IndexError, TypeError, ValueError, OverflowError)
+"""Errors that reading a document not written by `save` may raise."""
+_NAME = re.compile(r"attempt-(\d{1,3})-step-(\d{1,12})")
+
+
+def identity(
+    targets: Sequence[Target],
+    density: Whitened,
+    plan: Plan,
+    program: Program,
+    arrays: PyTree,
+    init: Any,
+    key: PRNGKeyArray,
+    batches: PyTree = None,
+) -> dict[str, str]:
+    """What must agree for a run to be the same run, by its name in messages."""
+    return {
+        **asked(targets, plan.method, (plan.steps, plan.rounds), plan.batch_size, key),
+        "init": _init_digest(init),
+        "program": _digest(program.text(arrays, density, key, batches).encode()),
+    }
+
+
+def asked(
+    targets: Sequence[Target],
+    method: Method,
+    steps: int | tuple[int, tuple[int, ...]],
+    batch_size: int | None,
+    key: PRNGKeyArray,
+) -> dict[str, str]:
+    """The part of it that is known before anything is traced."""
+    data = [_data_digest(target) for target in {id(target): target for target in targets}.values()]
+    return {
+        "method": repr(specs.to_json(method)),
+        "number of steps": repr(steps),
+        "batch size": repr(batch_size),
+        "key": np.asarray(jax.random.key_data(key)).tobytes().hex(),
+        "data": data[0] if len(data) == 1 else _digest(*map(str.encode, data)),
+    }
+
+
+def probes(target: Target) -> list[float]:
+    """log p at a few points that depend only on the target; for streamed data, on a sample of them."""
+    points = target.starting_points(PROBES, key=jax.random.key(0))
+    some = target.sample()
+    return [float(target.log_density(point, some)) for point in points]
+
+
+def _init_digest(init: Any) -> str:
+    """The string itself, or the arrays of points or of posteriors to continue."""
+    if init is None or isinstance(init, str):
+        return repr(init)
+    if isinstance(init, Sequence):
+        return _digest(*(_init_digest(each).encode() for each in init))
+    arrays = init if isinstance(init, jax.Array | np.ndarray) else (init.model, init.affine)
+    leaves = jax.tree.leaves(eqx.filter(arrays, eqx.is_array_like))
+    leaves = [_plain(jnp.asarray(leaf)) for leaf in leaves]
+    return _digest(*(leaf.tobytes() for leaf in leaves))
+
+
+def _data_digest(target: Target) -> str:
+    """A hash of all data in memory, or of a bounded part of streamed data (see `Stream.digest`)."""
+    if target.stream is not None:
+        return target.stream.digest()
+    leaves = [leaf for leaf in jax.tree.leaves(target.data) if eqx.is_array(leaf)]
+    shapes = [f"{leaf.dtype}{leaf.shape}" for leaf in leaves]
+    mine = [part.tobytes() for leaf in leaves for part in hosts.parts(leaf)]
+    digest = _digest(*map(str.encode, shapes), *mine)
+    return digest if all(leaf.is_fully_addressable for leaf in leaves) else hosts.joined(digest)
+
+
+def _digest(*parts: bytes) -> str:
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(len(part).to_bytes(8, "little"))
+        found.update(part)
+    return found.hexdigest()
+
+
+class Start(NamedTuple):
+    """The start of a run: its training coordinates, how they were found, and the evidence estimated there."""
+
+    affine: Affine
+    report: str
+    evidence: FromStart | None = None
+
+
+class Checkpoints:
+    """The checkpoints of one run in one directory."""
+
+    def __init__(self, directory: str | os.PathLike[str], every: int | None = None):
+        if every is not None and (not specs.is_whole(every) or every < 1):
+            raise InputError(f"every is {every!r}; give the number of steps, ≥ 1, or omit it.")
+        self.directory = _as_directory(directory)
+        self.every = every
+        self._saved_at, self._saved_step = time.monotonic(), 0
+        self._who: dict[str, Any] = {}
+        self._affine = Affine.identity(1, "float32")
+        self._failed = False
+        self._pause = PAUSE
+        self._passed: dict[int, set[int]] = {}
+        """The steps of each attempt whose checkpoints were skipped and do not count."""
+        self.told: set[str] = set()
+        """Notes already given to the user as warnings."""
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Lock out other processes, and remove partial saves of killed ones.
+
+        A missing directory that cannot be created is refused; if it cannot be locked the user is warned.
+        """
+        if not hosts.first():
+            yield
+            return
+        with lock.held(self.directory) as trouble:
+            if trouble is None:
+                storage.sweep(self.directory)
+            elif not self.directory.is_dir():
+                raise InputError(
+                    f"checkpoint is {str(self.directory)!r}, which cannot be created: {trouble.strerror}. Pass "
+                    "a writable directory, or omit it."
+                ) from trouble
+            else:
+                warn(
+                    f"{self.directory} cannot be locked: {trouble.strerror}. If it is not writable, nothing will be "
+                    "saved; if it is, let no other run use it.",
+                    TrainingWarning,
+                )
+            yield
+
+    def starts(self, target: Target, *lanes: int) -> list[Start] | None:
+        """The start of a run already begun, in each of its lanes; None if it does not fit the target.
+
+        With several lanes the arrays have a leading axis for them.
+        """
+        for attempt in range(len(self._found()) + 1):
+            for _, document, arrays in self._good(attempt, {}):
+                location, scale = arrays["affine.location"], arrays["affine.scale"]
+                form = (*lanes, target.dim)
+                fits = location.shape == form and scale.shape in (form, (*form, target.dim))
+                if not fits or {location.dtype, scale.dtype} != {target.dtype}:
+                    return None
+                several = (location, scale) if lanes else (location[None], scale[None])
+                affines = [Affine(*map(jnp.asarray, each)) for each in zip(*several, strict=True)]
+                seen = [FromStart.read(stored) for stored in document["evidence"]]
+                if not len(affines) == len(document["start"]) == len(seen):
+                    return None
+                return list(map(Start, affines, document["start"], seen))
+        return None
+
+    def open(
+        self,
+        who: Mapping[str, str],
+        probed: list[float],
+        affine: Affine,
+        starts: Sequence[Start],
+    ) -> None:
+        """Set the identity of the run before anything is saved or resumed; the affine maps of all lanes are stacked."""
+        self._who = {
+            "identity": dict(who),
+            "probes": probed,
+            "start": [start.report for start in starts],
+            "evidence": [start.evidence for start in starts],
+        }
+        self._affine = affine
+
+    def resumed(self, attempt: int, fresh: Run) -> Run:
+        """The run of this attempt from the newest intact checkpoint; `fresh` if there is none."""
+        passed: dict[int, Exception] = {}
+        for step, document, arrays in self._good(attempt, passed):
+            self._check_same(document)
+            try:
+                run = _decoded(document, arrays, fresh)
+            except MALFORMED as error:
+                passed[step] = error
+                continue
+            break
+        else:
+            run = fresh
+        hosts.require_agreement(
+            run.done, f"the processes found different checkpoints in {self.directory}: share it"
+        )
+        for step, error in passed.items():
+            run.warn(f"the checkpoint of step {step} is damaged and was skipped: {error}")
+        self._passed[attempt] = set(passed)
+        self._saved_at, self._saved_step = time.monotonic(), run.done
+        return run
+
+    def offer(self, attempt: int, run: Run) -> None:
+        """Save if a save is due."""
+        if self.every is None:
+            due = time.monotonic() - self._saved_at >= self._pause
+        else:
+            due = run.done - self._saved_step >= self.every
+        if hosts.agreed(due):
+            self.save(attempt, run)
+
+    def save(self, attempt: int, run: Run) -> None:
+        """Save now. A full or read-only disk gives one immediate warning and a note of the run; training continues.
+
+        With several processes all contribute their parts of the state, and the first writes.
+        """
+        began = time.monotonic()
+        document, arrays = _encoded(run)
+        if not hosts.first():
+            self._saved_at, self._saved_step = time.monotonic(), run.done
+            return
+        document |= self._who
+        arrays |= {
+            "affine.location": np.asarray(self._affine.location),
+            "affine.scale": np.asarray(self._affine.scale),
+        }
+        path = self._path(attempt, run.done)
+        try:
+            _make_room(path)
+            storage.write(path, document, arrays)
+        except (StorageError, OSError) as error:
+            if not self._failed:
+                self._failed = True
+                self._tell(run, f"no checkpoint at step {run.done}: {error}")
+            return
+        self._saved_at, self._saved_step, self._failed = time.monotonic(), run.done, False
+        self._pause = max(PAUSE, (self._saved_at - began) / SHARE)
+        self._prune(attempt, run.done)
+
+    def _tell(self, run: Run, note: str) -> None:
+        """Warn now, and keep the message in the run's notes."""
+        run.warn(note)
+        self.told.add(note)
+        warn(note, TrainingWarning)
+
+    def _prune(self, attempt: int, newest: int) -> None:
+        """Remove saves made obsolete by the one of step `newest`: older ones, and those of steps that were rewound.
+
+        A skipped save never displaces an intact one. It is kept until the run reaches the same step, since another
+        version, or a later attempt, may be able to read it.
+        """
+        passed = self._passed.setdefault(attempt, set())
+        passed.discard(newest)
+        found = set(self._found().get(attempt, ()))
+        kept = sorted(step for step in found - passed if step <= newest)[-KEPT:]
+        for step in found - {*kept, *(step for step in passed if step > newest)}:
+            _remove(self._path(attempt, step))
+        for earlier in range(attempt):
+            passed = self._passed.get(earlier, set())
+            for step in sorted(set(self._found().get(earlier, ())) - passed)[:-1]:
+                _remove(self._path(earlier, step))
+
+    def _path(self, attempt: int, step: int) -> Path:
+        return self.directory / f"attempt-{attempt}-step-{step}"
+
+    def _found(self) -> dict[int, list[int]]:
+        """The steps of each attempt for which a checkpoint seems to exist."""
+        steps: dict[int, list[int]] = {}
+        names = os.listdir(self.directory) if self.directory.is_dir() else []
+        for name in names:
+            if match := _NAME.fullmatch(name):
+                steps.setdefault(int(match[1]), []).append(int(match[2]))
+        return steps
+
+    def _good(
+        self, attempt: int, passed: dict[int, Exception]
+    ) -> Iterator[tuple[int, dict[str, Any], dict[str, np.ndarray]]]:
+        """The readable checkpoints of an attempt, newest first; why others are not is added to `passed`."""
+        for step in sorted(self._found().get(attempt, ()), reverse=True):
+            try:
+                document, arrays = storage.read(self._path(attempt, step))
+                _expect_form(document, arrays)
+            except MALFORMED as error:
+                passed[step] = error
+                continue
+            yield step, document, arrays
+
+    def _check_same(self, document: Mapping[str, Any]) -> None:
+        mine, theirs = self._who["identity"], document["identity"]
+        other = [name for name, value in mine.items() if theirs.get(name) != value]
+        known, found = self._who["probes"], document["probes"]
+        if len(known) != len(found) or not np.allclose(
+            known, found, PROBE_TOLERANCE, PROBE_TOLERANCE, equal_nan=True
+        ):
+            other.append("log-density")
+        if other:
+            raise OtherRunError(
+                f"{self.directory} holds checkpoints of another run: {', '.join(other)} differ"
+                f"{'s' * (len(other) == 1)}. Pass another directory, or call fit as that run did"
+                " (a new version of JAX or gpvi may also change the program)."
+            )
+
+
+class Log(NamedTuple):
+    """The checkpoints of one attempt of a run."""
+
+    checkpoints: Checkpoints
+    attempt: int
+
+    def resumed(self, fresh: Run) -> Run:
+        """The current state of the attempt."""
+        return self.checkpoints.resumed(self.attempt, fresh)
+
+    def offer(self, run: Run) -> None:
+        """Save if a save is due."""
+        self.checkpoints.offer(self.attempt, run)
+
+    def save(self, run: Run) -> None:
+        """Save now."""
+        self.checkpoints.save(self.attempt, run)
+
+
+def _as_directory(given: Any) -> Path:
+    """The directory as a path; anything that cannot be one is refused."""
+    name = os.fspath(given) if isinstance(given, str | os.PathLike) else None
+    if not isinstance(name, str) or not name:
+        raise InputError(f"checkpoint is {given!r}; pass a directory, or omit it.")
+    path = Path(name)
+    try:
+        path = path.expanduser()
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return path
+    except NotADirectoryError:
+        mode = stat.S_IFREG
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a zero byte, nobody's home
+        why = getattr(error, "strerror", None) or str(error).rstrip(".")
+        raise InputError(
+            f"checkpoint is {name[:80]!r}, which cannot be a directory: {why}. Pass another."
+        ) from error
+    if not stat.S_ISDIR(mode):
+        raise InputError(f"checkpoint is {name!r}, which is a file or below one; pass a directory.")
+    return path
+
+
+def _make_room(path: Path) -> None:
+    """Remove anything under a checkpoint's reserved name that is not a save: a link, or a damaged save."""
+    if path.is_symlink():
+        path.unlink()
+    try:
+        storage.check_replaceable(path)
+    except StorageError:
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove anything under a checkpoint's reserved name, if possible."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
+def _encoded(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    document = {
+        "done": run.done,
+        "retries": run.retries,
+        "notes": list(run.notes),
+        "given_up": run.given_up,
+        "seconds": run.seconds,
+        "stopped": run.stopped,
+        "assessed": [[at, list(each.seen), each.missed] for at, each in run.assessed.items()],
+        "history": list(run.history()),
+        "chunks": run.chunks(),
+        "before": run.before is not None,
+    }
+    arrays = {f"history/{name}": values for name, values in run.history().items()}
+    for prefix, tree in (("state", run.arrays), ("before", run.before)):
+        for number, leaf in enumerate(jax.tree.leaves(tree)):
+            arrays[f"{prefix}/{number}"] = _plain(leaf)
+    return document, arrays
+
+
+def _decoded(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray], fresh: Run) -> Run:
+    def tree(prefix: str) -> PyTree:
+        leaves, structure = jax.tree.flatten(fresh.arrays)
+        found = [arrays[f"{prefix}/{number}"] for number in range(len(leaves))]
+        for new, old in zip(found, leaves, strict=True):
+            if (new.shape, new.dtype) != (_plain(old).shape, _plain(old).dtype):
+                raise StorageError("the arrays of the checkpoint do not match the method.")
+        return jax.tree.unflatten(
+            structure, [_like(new, old) for new, old in zip(found, leaves, strict=True)]
+        )
+
+    run = Run(tree("state"))
+    run.before = tree("before") if document["before"] else None
+    run.done, run.retries = document["done"], document["retries"]
+    run.notes, run.given_up = list(document["notes"]), document["given_up"]
+    run.seconds, run.stopped = document["seconds"], document["stopped"]
+    run.assessed = {
+        at: Assessment(Importance(*seen), missed) for at, seen, missed in document["assessed"]
+    }
+    history = {name: arrays[f"history/{name}"] for name in document["history"]}
+    run.restore(history, document["chunks"])
+    return run
+
+
+def _plain(leaf: Any) -> np.ndarray:
+    """An array of numbers; for keys, their data."""
+    keys = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return hosts.at_hand(jax.random.key_data(leaf) if keys else leaf)
+
+
+def _like(array: np.ndarray, leaf: Any) -> Any:
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(leaf))
+    return jnp.asarray(array)
+
+
+_FORM: dict[str, type | tuple[type, ...]] = {
+    "identity": dict,
+    "probes": list,
+    "start": list,
+    "evidence": list,
+    "done": int,
+    "retries": int,
+    "notes": list,
+    "given_up": bool,
+    "seconds": (int, float),
+    "stopped": (str, type(None)),
+    "assessed": list,
+    "history": list,
+    "chunks": list,
+    "before": bool,
+}
+
+
+def _expect_form(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Refuse a document that `save` did not write."""
+    for name, kind in _FORM.items():
+        if not isinstance(document.get(name), kind):
+            raise StorageError(f"{name!r} of the checkpoint is {document.get(name)!r}.")
+    count, names = document["chunks"], (*document["history"], *document["notes"])
+    if not all(type(each) is int and each >= 1 for each in count) or not all(
+        isinstance(name, str) for name in names
+    ):
+        raise StorageError("the history of the checkpoint is not made of chunks.")
+    if not all(isinstance(each, int | float) for each in document["probes"]):
+        raise StorageError("the checkpoint lacks probes.")
+    if not all(isinstance(text, str) for text in document["start"]):
+        raise StorageError("the description of the start in the checkpoint is not text.")
+    for seen in document["evidence"]:
+        FromStart.read(seen)
+    needed = {"affine.location", "affine.scale", *(f"history/{n}" for n in document["history"])}
+    if not needed <= arrays.keys():
+        raise StorageError("the checkpoint lacks arrays.")
+    lengths = {arrays[f"history/{name}"].shape[-1:] for name in document["history"]}
+    if not lengths <= {(document["done"],)} or sum(document["chunks"]) != document["done"]:
+        raise StorageError("the history of the checkpoint does not match its step.")

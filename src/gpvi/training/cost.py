@@ -1,0 +1,120 @@
+"""What a run will cost, before it is made."""
+
+import dataclasses
+import time
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from gpvi.methods import Method
+from gpvi.parallel.memory import GIB
+from gpvi.specs import require_key
+from gpvi.targets.coordinates import Affine, Whitened
+from gpvi.targets.target import Target
+from gpvi.training._prefetch import Feed, example
+from gpvi.training.fit import planned
+from gpvi.training.program import answering, compile_chunk
+from gpvi.training.starting import keeps_its_coordinates
+from gpvi.training.stopping import ATTEMPTS
+
+LONGEST, SLOW_DRAWS = 10.0, 256
+"""Seconds that a chunk of steps may take for its cost to be measured by it, at this many draws in a step."""
+
+
+class Estimate(NamedTuple):
+    """The cost of a run."""
+
+    steps: int
+    """At most, where training may stop early."""
+    compile_seconds: float
+    step_seconds: float
+    memory: int | None
+    """Bytes of a device at the height of the run; None where the compiler does not report them."""
+    attempts: int = 1
+    """The most that training may make: it begins anew if its draws cannot be trusted."""
+
+    @property
+    def seconds(self) -> float:
+        """Of all steps, and compiling."""
+        return self.compile_seconds + self.steps * self.step_seconds
+
+    def __str__(self) -> str:
+        memory = "" if self.memory is None else f", {self.memory / GIB:.3f} GiB of memory"
+        if self.attempts > 1:
+            memory += f"; up to {self.attempts} times as long if its draws cannot be trusted"
+        return (
+            f"{self.steps:,} steps of {1e3 * self.step_seconds:.2g} ms after {self.compile_seconds:.2g} s of "
+            f"compiling: {_duration(self.seconds)}{memory}"
+        )
+
+
+def estimate(
+    target: Target,
+    method: Method | None = None,
+    *,
+    key: PRNGKeyArray,
+    steps: int | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+    batch_size: int | None = None,
+    mesh: Mesh | int | None = None,
+) -> Estimate:
+    """What `gpvi.fit` with the same arguments will cost: its program is compiled, and run for some steps.
+
+    These are a chunk of steps or, where one would take long, a single one. A `fit` that follows with the default `init`
+    does not compile its steps again. The search for a start and, where training goes in rounds, the looks between them
+    are not counted: some seconds.
+    """
+    plan = planned(target, method, steps, optimizer, batch_size, "auto", mesh)
+    require_key(key)
+    start_key, init_key, run_key = jax.random.split(key, 3)
+    with target.precision():
+        target = target.checked(plan.batch_size)
+        scale = jnp.ones(target.dim, target.dtype)
+        if plan.method.coordinates == "dense" and not keeps_its_coordinates(target):
+            scale = jnp.diag(scale)
+        density = Whitened(target, Affine(target.starting_points(1, key=start_key)[0], scale))
+        state = plan.method.init(density, plan.optimizer, key=init_key)
+        plan = answering(plan, density, state)
+        program = compile_chunk(plan, density, state)
+        density = plan.place_target(density)
+        arrays = plan.place(eqx.filter(state, eqx.is_array), state)
+        began = time.perf_counter()
+        memory = program.memory(arrays, density, run_key, example(plan, density))
+        compile_seconds = time.perf_counter() - began
+        if plan.chunk[0] * SLOW_DRAWS * _evaluation_seconds(density) > LONGEST:
+            plan = dataclasses.replace(plan, longest=1)
+            program = compile_chunk(plan, density, state)
+            program.memory(arrays, density, run_key, example(plan, density))
+        with Feed(plan, density) as feed:
+            began = time.perf_counter()
+            jax.block_until_ready(
+                program(arrays, density, run_key, jnp.asarray(0), feed(run_key, 0))
+            )
+            step_seconds = (time.perf_counter() - began) / plan.chunk[0]
+    attempts = ATTEMPTS if plan.rounds else 1
+    return Estimate(plan.steps, compile_seconds, step_seconds, memory, attempts)
+
+
+def _evaluation_seconds(density: Whitened) -> float:
+    """Of log p and its gradient at one point, compiled; of streamed data, by a sample of them."""
+    point, some = jnp.zeros(density.dim, density.dtype), density.target.sample()
+    jax.block_until_ready(_score(density, point, some))
+    began = time.perf_counter()
+    jax.block_until_ready(_score(density, point, some))
+    return time.perf_counter() - began
+
+
+@eqx.filter_jit
+def _score(density: Whitened, u: Float[Array, " d"], batch: PyTree) -> Float[Array, " d"]:
+    return jax.grad(density.log_density)(u, batch)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"about {seconds:.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 6_000 else f"about {seconds / 3600:.1f} h"

@@ -1,0 +1,216 @@
+"""The only training loop: it scans a method's `step` in chunks and uses no other part of it.
+
+A chunk of steps is one compiled program with donated buffers; between chunks Python looks at the reported terms, moves
+the progress bar, calls the callbacks and decides whether to go on. Step t uses keys folded from t, so nothing
+random is carried along.
+"""
+
+import dataclasses
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PRNGKeyArray, PyTree
+
+from gpvi.errors import DivergenceError, StorageError, TrainingWarning, warn
+from gpvi.methods import Method
+from gpvi.methods.base import State
+from gpvi.parallel import hosts
+from gpvi.parallel.memory import shortage
+from gpvi.posterior.history import Training
+from gpvi.progress import Meter
+from gpvi.targets.density import Density
+from gpvi.training._prefetch import Feed, example
+from gpvi.training.checkpoint import Log
+from gpvi.training.program import Plan, Program
+from gpvi.training.recovery import Run, first_failure, rejections
+from gpvi.training.stopping import Judge, Paced
+
+TERMINATED = 128 + signal.SIGTERM
+"""The exit code of a process that SIGTERM has ended."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """Passed to callbacks after each chunk; a callback stops training by raising `StopIteration`."""
+
+    step: int
+    steps: int
+    terms: dict[str, float]
+    """The reported terms of the last step."""
+    state: State
+
+
+Callback = Callable[[Event], None]
+
+
+class Watch(NamedTuple):
+    """Who looks at a run between its chunks."""
+
+    meter: Meter
+    callbacks: Sequence[Callback] = ()
+    judge: Judge | None = None
+    log: Log | None = None
+
+    def begin(self, arrays: PyTree) -> Run:
+        """The run where it stands: at its beginning, or where the newest checkpoint has it."""
+        run = Run(arrays)
+        if self.log is not None:
+            run = self.log.resumed(run)
+        if self.judge is not None:
+            self.judge.last = run.last_assessed
+        return run
+
+    def look(self, run: Run, event: Event, *, judging: bool) -> None:
+        """After a chunk: judge where a round ends, tell whoever wants to know, and save."""
+        if self.judge is not None and judging:
+            run.stopped, run.assessed[run.done] = self.judge(event.state, run.last_assessed)
+        for callback in self.callbacks:
+            callback(event)
+        if self.log is not None:
+            self.log.offer(run)
+
+    def end(self, run: Run) -> None:
+        """However it ended."""
+        self.meter.close()
+        if self.log is not None:
+            self.log.save(run)
+
+
+def train(
+    plan: Plan, program: Program, target: Density, state: State, watch: Watch, *, key: PRNGKeyArray
+) -> tuple[State, Training]:
+    """Run the chunks; return the last good state and the record of what happened."""
+    length, _ = plan.chunk
+    ends = set(np.cumsum(plan.rounds).tolist())
+    arrays, static = eqx.partition(state, eqx.is_array)
+    run = watch.begin(arrays)
+    run.arrays, run.before = plan.place(run.arrays, state), plan.place(run.before, state)
+    began = time.perf_counter() - run.seconds
+    watch.meter.start(plan.steps, _label(plan, target))
+    cut_short: str | None = None
+    with Interrupts(term=watch.log is not None) as interrupted, Feed(plan, target) as feed:
+        try:
+            if run.going(plan.steps):
+                batches = example(plan, target)
+                run.warn(shortage(program.memory(run.arrays, target, key, batches)))
+                del batches
+            while run.going(plan.steps) and not interrupted():
+                chunk_key = jax.random.fold_in(key, run.retries)
+                arrays, terms = program(
+                    jax.tree.map(jnp.copy, run.arrays),
+                    target,
+                    chunk_key,
+                    jnp.asarray(run.done),
+                    feed(chunk_key, run.done),
+                )
+                taken = min(length, plan.steps - run.done)
+                terms = {name: np.asarray(value)[..., :taken] for name, value in terms.items()}
+                failure = first_failure(terms, arrays)
+                if failure is not None:
+                    run.retreat(failure)
+                    continue
+                run.accept(arrays, terms, taken)
+                run.seconds = time.perf_counter() - began
+                watch.meter.update(run.done, _message(plan.method, terms))
+                event = Event(run.done, plan.steps, _latest(terms), eqx.combine(arrays, static))
+                watch.look(run, event, judging=run.done in ends)
+        except StopIteration:
+            cut_short = f"stopped by a callback after step {run.done} of {plan.steps}"
+        except (jax.errors.JaxRuntimeError, StorageError) as error:
+            if run.done == 0:
+                raise
+            cut_short = f"stopped after step {run.done} of {plan.steps}, as the next failed: {_cause(error)}"
+        finally:
+            watch.end(run)
+    _conclude(run, plan.steps, watch.log, cut_short, interrupted())
+    training = Training(
+        run.done,
+        plan.steps if run.stopped is None else run.done,
+        run.seconds,
+        run.history(),
+        tuple(run.notes),
+        chosen=f"{_label(plan, target)}; {run.ending(plan.steps)}",
+        interrupted=bool(interrupted()) and run.going(plan.steps),
+        unfinished=run.going(plan.steps),
+    )
+    return eqx.combine(plan.collect(run.arrays), static), training
+
+
+def _cause(error: Exception) -> str:
+    """The line that says what went wrong; of the trace of a callback, the one that names its exception."""
+    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    if not lines[0].endswith("Traceback (most recent call last):"):
+        return lines[0].strip()
+    places = [number for number, line in enumerate(lines) if line.startswith("  File ")]
+    after = lines[max(places, default=0) + 1 :]
+    return next((line for line in after if not line.startswith(" ")), lines[-1]).strip()
+
+
+def _conclude(
+    run: Run, steps: int, log: Log | None, cut_short: str | None, interrupted: int
+) -> None:
+    """Say how it ended; only after it is saved, as a run that goes on from there has not ended so."""
+    run.warn(cut_short)
+    if interrupted and run.going(steps):
+        again = "" if log is None else "; the same call goes on from there"
+        run.warn(f"interrupted after step {run.done} of {steps}{again}")
+    if not run.going(steps):
+        run.warn(rejections(run.history()))
+    if interrupted == signal.SIGTERM:
+        sys.stderr.write(f"gpvi: {run.notes[-1] if run.notes else 'the run was finished'}.\n")
+        raise SystemExit(TERMINATED)
+    for note in run.notes:
+        if log is None or note not in log.checkpoints.told:
+            warn(note, TrainingWarning)
+    if run.done == 0 and not interrupted and run.notes:
+        raise DivergenceError(
+            f"no step was finite: {run.notes[-1]}. Check the log-density near the start (target.check()), and that it "
+            "falls far out, as a density must; or pass initial=, a smaller learning rate, or another init."
+        )
+
+
+def _label(plan: Plan, target: Density) -> str:
+    name = type(plan.method).__name__
+    return f"{name} ({plan.method.choices(target.dim)})" if isinstance(plan.method, Paced) else name
+
+
+def _latest(terms: dict[str, np.ndarray]) -> dict[str, float]:
+    return {name: float(value[..., -1].mean()) for name, value in terms.items()}
+
+
+def _message(method: Method, terms: dict[str, np.ndarray]) -> str:
+    name = method.headline if method.headline in terms else "direction"
+    return f"{name} {terms[name].mean():.4g}"
+
+
+class Interrupts:
+    """While open, the first Ctrl-C (and SIGTERM, where asked for) is noted instead of raised; the second is raised."""
+
+    def __init__(self, *, term: bool):
+        self._watched = (signal.SIGINT, signal.SIGTERM) if term else (signal.SIGINT,)
+
+    def __enter__(self) -> Callable[[], int]:
+        self._seen = 0
+        self._previous = {}
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._note) for number in self._watched}
+        return lambda: hosts.agreed(self._seen)
+
+    def _note(self, number: int, frame: Any) -> None:
+        if self._seen:
+            raise KeyboardInterrupt
+        self._seen = number
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(
+                number, handler or signal.SIG_DFL
+            )  # None: it was not installed from Python

@@ -1,0 +1,1 @@
+"""Posteriors with reference draws: posteriordb, beside NUTS and NumPyro's guides."""

@@ -1,0 +1,450 @@
+"""How reliable the defaults are: 17 posteriors of posteriordb with reference draws.
+
+A method passes if the mean of every parameter is within 0.05 reference standard deviations of the reference, every
+standard deviation within 5 %, and k̂ ≤ 0.7 if the density of the draws is known. The reference has 10,000 draws, so its
+means are themselves uncertain by 0.01 standard deviations; the floors are the errors of the same number of exact draws.
+Standard deviations that the reference does not determine to 2.5 % are not compared, such as those of K_m and V_m of the
+elimination, whose posterior has tails of index 2 and hence no variance at all.
+"""
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, PRNGKeyArray
+
+from gpvi.diagnostics.importance import effective_share, smoothed_log_weights
+from gpvi.errors import GPVIError, quietly
+from gpvi.methods import GPVI
+from gpvi.posterior.posterior import Posterior
+from gpvi.progress import Meter, as_meter
+from gpvi.targets.target import Target
+from gpvi.training.fit import fit
+from gpvi_paper.data import posteriordb
+from gpvi_paper.experiments.base import Measurements, Metric, Published, Recipe, Table
+from gpvi_paper.experiments.reference.peers import (
+    ChainFit,
+    Draws,
+    Fitted,
+    NumPyroGuide,
+    NumPyroNUTS,
+    Peer,
+    Sites,
+    require_numpyro,
+)
+from gpvi_paper.records import Record
+
+if TYPE_CHECKING:
+    from gpvi_paper.experiments.reference.posteriordb_models import PosteriorModel
+
+CASES: dict[str, str] = {
+    "eight_schools-eight_schools_centered": "Eight schools, centred",
+    "eight_schools-eight_schools_noncentered": "Eight schools, non-centred",
+    "kidiq-kidscore_momiq": "Kid's score, IQ",
+    "kidiq-kidscore_momhsiq": "Kid's score, IQ and school",
+    "kidiq-kidscore_interaction": "Kid's score, interaction",
+    "earnings-earn_height": "Earnings, height",
+    "earnings-logearn_height": "Log earnings, height",
+    "arK-arK": "Autoregression",
+    "gp_pois_regr-gp_pois_regr": "GP, Poisson",
+    "gp_pois_regr-gp_regr": "GP, regression",
+    "bball_drive_event_0-hmm_drive_0": "Hidden Markov",
+    "nes1980-nes": "Party identification",
+    "sblrc-blr": "Correlated regression",
+    "one_comp_mm_elim_abs-one_comp_mm_elim_abs": "Michaelis-Menten elimination",
+    "diamonds-diamonds": "Diamonds",
+    "mesquite-logmesquite": "Mesquite",
+    "kilpisjarvi_mod-kilpisjarvi": "Kilpisjärvi",
+}
+SMOKE_CASES = ("kilpisjarvi_mod-kilpisjarvi",)
+DRAWS = {"best": 40_000, "smoke": 2_000}
+"""The mean of n draws is uncertain by n^(−1/2) standard deviations."""
+AT_ONCE = 10_000
+FURTHER = 1_000
+FLOOR_REPLICATES = 40
+
+MEAN_TOLERANCE, SD_TOLERANCE, K_HAT_TOLERANCE = 0.05, 0.05, 0.7
+MISLEADING = 0.2
+"""A mean with a larger error, in standard deviations, should never be called good."""
+
+
+class PosteriorDB:
+    """The bench of posteriors with reference draws."""
+
+    name = "posteriordb"
+    title = "Seventeen posteriors with reference draws"
+    source = "posteriordb, beyond the experiments"
+    summary = (
+        "Models and data of posteriordb (Magnusson et al.), each in the parametrisation given there, in float64. GPVI "
+        "is gpvi.fit(target) with default settings; NUTS is NumPyro's with four chains of 1,000 + 1,000 draws; the "
+        "guides are NumPyro's, with one setting for all models. Errors are the largest over the parameters, in "
+        "standard deviations of the reference; a method passes if means are within 0.05, standard deviations "
+        "within 5 %, and k̂ ≤ 0.7. Weighted figures use Pareto-smoothed importance weights."
+    )
+    cases: Mapping[str, str] = MappingProxyType(CASES)
+    metrics = (
+        Metric(
+            "passed",
+            "passed",
+            "means, standard deviations and k̂ within their tolerances",
+            better="higher",
+            style="yes or no",
+        ),
+        Metric(
+            "passed_weighted",
+            "passed, weighted",
+            "the same for the weighted draws",
+            better="higher",
+            style="yes or no",
+        ),
+        Metric(
+            "k_hat",
+            "k̂",
+            "Pareto shape of the importance ratios; above 0.7 do not trust them",
+            better="lower",
+        ),
+        Metric(
+            "ess",
+            "ESS",
+            "effective share of the draws: by importance ratios; for chains the smallest by autocorrelation",
+            "share",
+            better="higher",
+        ),
+        Metric(
+            "mean_error",
+            "mean error",
+            "the largest |mean − reference|, in standard deviations",
+            floor="mean_floor",
+            better="lower",
+        ),
+        Metric(
+            "sd_error",
+            "sd error",
+            "the largest |log(sd / reference sd)|",
+            floor="sd_floor",
+            better="lower",
+        ),
+        Metric(
+            "mean_error_weighted",
+            "weighted mean error",
+            "the same for the weighted draws",
+            better="lower",
+        ),
+        Metric(
+            "sd_error_weighted",
+            "weighted sd error",
+            "the same for the weighted draws",
+            better="lower",
+        ),
+        Metric("mean_floor", "mean floor", "the mean error of the same number of exact draws"),
+        Metric("sd_floor", "sd floor", "the sd error of the same number of exact draws"),
+        Metric(
+            "good",
+            "said good",
+            "whether the verdict of diagnose is good",
+            better="higher",
+            style="yes or no",
+        ),
+        Metric(
+            "misled",
+            "misled",
+            "whether it is good although a mean is off by more than 0.2 sd",
+            better="lower",
+            style="yes or no",
+        ),
+        Metric(
+            "seconds",
+            "seconds",
+            "from the model to the fit, including compilation",
+            "seconds",
+            better="lower",
+        ),
+        Metric(
+            "cpu_seconds",
+            "CPU s",
+            "processor time of the same, over all cores",
+            "seconds",
+            better="lower",
+        ),
+        Metric(
+            "draw_seconds",
+            "s / 1,000",
+            "1,000 further draws, after a first call for the same number",
+            better="lower",
+        ),
+    )
+    tables = (
+        Table(
+            "Agreement with the reference draws",
+            ("passed", "good", "k_hat", "ess", "mean_error", "sd_error", "seconds", "draw_seconds"),
+            "Errors are the largest over the parameters; exact draws have the floor. Seconds count compilation.",
+        ),
+        Table(
+            "After importance weighting",
+            ("passed_weighted", "k_hat", "ess", "mean_error_weighted", "sd_error_weighted"),
+            "Pareto-smoothed importance weights, for the methods whose draws have a density.",
+        ),
+    )
+    headline = ()
+    published: Mapping[str, Mapping[str, Published]] = MappingProxyType({})
+
+    def __init__(self, directory: Path | None = None):
+        self.directory = directory
+
+    def reading(self, directory: Path | None) -> "PosteriorDB":
+        """The bench on this copy of posteriordb."""
+        return PosteriorDB(posteriordb.find(directory))
+
+    def recipes(self, preset: str) -> dict[str, Recipe | NumPyroNUTS | NumPyroGuide]:
+        """The same rows under `best` and, shortened, under `smoke`; the paper has none."""
+        if preset not in DRAWS:
+            return {}
+        guides = ("AutoNormal", "AutoMultivariateNormal", "AutoIAFNormal", "AutoBNAFNormal")
+        if preset == "best":
+            return {
+                "GPVI (default)": Recipe(GPVI()),
+                "NUTS": NumPyroNUTS(),
+                **{guide: NumPyroGuide(guide) for guide in guides},
+            }
+        return {
+            "GPVI (default)": Recipe(GPVI(), steps=200),
+            "NUTS": NumPyroNUTS(warmup=100, samples=100),
+            **{guide: NumPyroGuide(guide, steps=200, particles=1) for guide in guides},
+        }
+
+    def run(
+        self, label: str, preset: str, seeds: Sequence[int], progress: bool | Meter = True
+    ) -> Record:
+        """Fit every posterior with every seed from a cold start, and compare with the reference."""
+        found = Measurements(self, label, preset, seeds)
+        directory = posteriordb.find(self.directory)
+        jobs = [(case, seed) for case in cases_of(preset) for seed in found.seeds]
+        meter = as_meter(progress)
+        meter.start(len(jobs), label)
+        try:
+            for done, (case, seed) in enumerate(jobs):
+                meter.update(done, f"{self.cases[case]}, seed {seed}")
+                problem = Problem.read(directory, case)
+                key = jax.random.fold_in(jax.random.key(seed), list(CASES).index(case))
+                try:
+                    values = measured(found, problem, DRAWS[preset], key=key)
+                except GPVIError as error:
+                    found.note(f"{case}, seed {seed}: {error}")
+                    values = {"passed": 0.0}
+                blank = {metric.key: np.nan for metric in self.metrics}
+                found.add(blank | values, case)
+        finally:
+            meter.close()
+        return found.record()
+
+
+def cases_of(preset: str) -> Sequence[str]:
+    """All posteriors, or the one of `smoke`."""
+    return SMOKE_CASES if preset == "smoke" else tuple(CASES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A posterior of the bench: a model, what it is called with, and the reference draws."""
+
+    case: str
+    model: "PosteriorModel"
+    arguments: dict[str, np.ndarray]
+    parameters: tuple[str, ...]
+    reference: Float[np.ndarray, "n q"]
+
+    @classmethod
+    def read(cls, directory: Path, case: str) -> "Problem":
+        """From the database."""
+        require_numpyro()
+        from gpvi_paper.experiments.reference.posteriordb_models import MODELS
+
+        stored, model = posteriordb.read(directory, case), MODELS[case]
+        return cls(case, model, model.arguments(stored.data), stored.parameters, stored.draws)
+
+    def target(self) -> Target:
+        """The posterior in unconstrained coordinates."""
+        return Target.from_numpyro(partial(self.model.model, **self.arguments), dtype="float64")
+
+    def quantities(self, sites: Sites) -> Float[np.ndarray, "n q"]:
+        """Draws of the sites in the order of the reference."""
+        return np.asarray(jax.vmap(self.model.flatten)(sites))
+
+
+def measured(
+    found: Measurements[Any], problem: Problem, n: int, *, key: PRNGKeyArray
+) -> dict[str, float]:
+    """Fit once, and measure everything."""
+    fit_key, draw_key, floor_key, verdict_key = jax.random.split(key, 4)
+    with jax.enable_x64(True):
+        jax.clear_caches()
+        began, busy = time.perf_counter(), time.process_time()
+        fitted = trained(found.recipe, problem, key=fit_key)
+        values = {
+            "seconds": time.perf_counter() - began,
+            "cpu_seconds": time.process_time() - busy,
+        }
+        found.note(*(f"{problem.case}: {note}" for note in fitted.notes))
+        if isinstance(fitted, PosteriorFit):
+            found.follow(fitted.posterior.training, problem.case)
+            verdict = fitted.posterior.diagnose(key=verdict_key).verdict
+            values["good"] = float(verdict.level == "good")
+        draws = fitted.held or fitted.weighed(n, key=draw_key)
+        x, ratios = problem.quantities(draws.sites), draws.log_ratios
+        values["draw_seconds"] = further_seconds(fitted, key=draw_key)
+        if isinstance(fitted, ChainFit):
+            values["ess"] = fitted.effective_share()
+        weights = None
+        if ratios is not None:
+            log_weights, k_hat = smoothed_log_weights(ratios)
+            values |= {"k_hat": float(k_hat), "ess": float(effective_share(ratios))}
+            weights = np.exp(log_weights)
+    reference, k_hat = Reference.of(problem.reference), values.get("k_hat", 0.0)
+    if not reference.known.all():
+        unknown = [p for p, k in zip(problem.parameters, reference.known, strict=True) if not k]
+        found.note(
+            f"{problem.case}: the standard deviations of {', '.join(unknown)} are not compared"
+        )
+    values |= compared(x, reference, None, k_hat)
+    if "good" in values:
+        values["misled"] = float(values["good"] and values["mean_error"] > MISLEADING)
+    if weights is not None:
+        values |= compared(x, reference, weights, k_hat, "_weighted")
+    return values | floors(problem.reference, len(x), key=floor_key)
+
+
+def trained(recipe: Recipe | Peer, problem: Problem, *, key: PRNGKeyArray) -> Fitted:
+    """What one method makes of the posterior."""
+    if isinstance(recipe, Peer):
+        return recipe.fit(problem.model.model, problem.arguments, key=key)
+    with quietly():
+        target = problem.target()
+        posterior = fit(target, recipe.method, key=key, steps=recipe.steps, progress=False)
+    return PosteriorFit(posterior, target)
+
+
+class PosteriorFit:
+    """A posterior of this library, as the bench sees the others."""
+
+    held = None
+
+    def __init__(self, posterior: Posterior, target: Target):
+        self.posterior, self._target = posterior, target
+        self.notes = posterior.training.notes
+
+    def sample(self, n: int, *, key: PRNGKeyArray) -> Sites:
+        """Draws by name."""
+        return self.posterior.draws(n, key=key)
+
+    def weighed(self, n: int, *, key: PRNGKeyArray) -> Draws:
+        """Draws by name with log p − log q, some at a time."""
+        log_density = jax.jit(lambda x: jax.lax.map(self._target.log_density, x, batch_size=1_000))
+        constrain = jax.jit(jax.vmap(self._model.constrain))
+        parts = []
+        for part in jax.random.split(key, -(-n // AT_ONCE)):
+            x, log_q = self.posterior.sample_and_log_prob(min(n, AT_ONCE), key=part)
+            parts.append(Draws(constrain(x), log_density(x) - log_q))
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+
+    @property
+    def _model(self) -> Any:
+        assert self._target.model is not None
+        return self._target.model
+
+
+def further_seconds(fitted: Fitted, *, key: PRNGKeyArray) -> float:
+    """The time of 1,000 draws after the first 1,000; NumPyro recompiles its chains each time they continue."""
+    keys = jax.random.split(key)
+    jax.block_until_ready(fitted.sample(FURTHER, key=keys[0]))
+    began = time.perf_counter()
+    jax.block_until_ready(fitted.sample(FURTHER, key=keys[1]))
+    return time.perf_counter() - began
+
+
+class Errors(NamedTuple):
+    """Largest errors of draws against a reference, over their columns."""
+
+    mean: float
+    """|difference of means|, in standard deviations of the reference."""
+    narrowest: float
+    widest: float
+    """The extreme ratios of a standard deviation to the reference's."""
+
+    @property
+    def sd(self) -> float:
+        """The largest |log of a ratio|."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return float(np.abs(np.log([self.narrowest, self.widest])).max())
+
+    @property
+    def tolerable(self) -> bool:
+        """Whether all are; NaN counts as not."""
+        return (
+            self.mean <= MEAN_TOLERANCE
+            and self.narrowest >= 1 - SD_TOLERANCE
+            and self.widest <= 1 + SD_TOLERANCE
+        )
+
+
+class Reference(NamedTuple):
+    """What is known of each parameter."""
+
+    mean: Float[np.ndarray, " q"]
+    sd: Float[np.ndarray, " q"]
+    known: Bool[np.ndarray, " q"]
+    """Whether the draws determine the standard deviation well enough to compare it."""
+
+    @classmethod
+    def of(cls, draws: Float[np.ndarray, "m q"]) -> "Reference":
+        """By moments: a standard deviation has the relative error √((kurtosis − 1) / 4m)."""
+        mean, sd = draws.mean(0), draws.std(0)
+        kurtosis = (((draws - mean) / sd) ** 4).mean(0)
+        return cls(mean, sd, (kurtosis - 1) / (4 * len(draws)) <= (SD_TOLERANCE / 2) ** 2)
+
+
+def errors(
+    x: Float[np.ndarray, "n q"],
+    reference: Reference,
+    weights: Float[np.ndarray, " n"] | None = None,
+) -> Errors:
+    """How far the (weighted) draws are from the reference."""
+    mean = np.average(x, 0, weights)
+    ratio = np.sqrt(np.average((x - mean) ** 2, 0, weights)) / reference.sd
+    ratio = np.where(reference.known, ratio, 1.0)
+    distance = np.abs(mean - reference.mean) / reference.sd
+    return Errors(float(distance.max()), float(ratio.min()), float(ratio.max()))
+
+
+def compared(
+    x: Float[np.ndarray, "n q"],
+    reference: Reference,
+    weights: Float[np.ndarray, " n"] | None,
+    k_hat: float,
+    suffix: str = "",
+) -> dict[str, float]:
+    """The errors, and whether they and k̂ are within tolerance."""
+    found = errors(x, reference, weights)
+    passed = found.tolerable and k_hat <= K_HAT_TOLERANCE
+    values = {"mean_error": found.mean, "sd_error": found.sd, "passed": float(passed)}
+    return {f"{name}{suffix}": value for name, value in values.items()}
+
+
+def floors(draws: Float[np.ndarray, "m q"], n: int, *, key: PRNGKeyArray) -> dict[str, float]:
+    """The mean errors of n exact draws against a reference of its size, by resampling the reference."""
+    rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,))))
+    known = Reference.of(draws).known
+    found = []
+    for _ in range(FLOOR_REPLICATES):
+        reference = Reference.of(rng.choice(draws, len(draws)))._replace(known=known)
+        found.append(errors(rng.choice(draws, n), reference))
+    return {
+        "mean_floor": float(np.mean([f.mean for f in found])),
+        "sd_floor": float(np.mean([f.sd for f in found])),
+    }

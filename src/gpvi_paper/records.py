@@ -1,0 +1,450 @@
+"""Records: what a run measured and under which circumstances, one JSON file to a run.
+
+A record holds measurements, never conclusions: `rows` has one value for each seed, and means and
+deviations are derived where they are shown. It names no directory, host or user. A number that is
+not finite is written as null and read as NaN.
+"""
+
+import dataclasses
+import datetime
+import json
+import math
+import os
+import platform
+import re
+import secrets
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from gpvi.errors import StorageError
+from gpvi.persistence import untrusted
+from gpvi.persistence.writing import unwritable, whole
+from gpvi.progress import Meter, as_meter
+
+FORMAT = "gpvi-record"
+FORMAT_VERSION = 1
+CURVE_POINTS = 200
+"""A training curve keeps at most this many points."""
+SMALL, LARGE = 1e-4, 1e5
+"""Below and from where numbers are shown with a power of ten."""
+ROUNDING = 1e-9
+"""A deviation below this share of the mean is one of rounding, and not shown."""
+MOST_DIGITS = 5
+"""Significant digits of a mean that is shown."""
+_LARGEST = 64 * 2**20
+
+
+class ForeignFileError(StorageError):
+    """A file is sound JSON, but no record."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Environment:
+    """Where a run took place."""
+
+    library: str
+    commit: str | None
+    """Of the checkout the library was run from; None for an installed one."""
+    python: str
+    jax: str
+    system: str
+    cpus: int
+    device: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A reported term along the training: `values[seed][i]` is its mean over the steps up to `steps[i]`."""
+
+    steps: tuple[int, ...]
+    values: tuple[tuple[float, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """One method on one experiment under one preset, for several seeds."""
+
+    experiment: str
+    preset: str
+    method: str
+    """The method's label in this experiment."""
+    specification: dict[str, Any]
+    """All that was chosen: the method (`gpvi.specs.to_json`), steps, schedule, batch size and start."""
+    seeds: tuple[int, ...]
+    command: str
+    started: str
+    """UTC, ISO 8601."""
+    seconds: float
+    """Wall time of the whole run: compiling, training and measuring."""
+    environment: Environment
+    rows: dict[str, tuple[float, ...]]
+    """Metric → one value for each seed."""
+    curves: dict[str, Curve] = dataclasses.field(default_factory=dict)
+    arrays: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    """What the figures need, rounded."""
+    notes: tuple[str, ...] = ()
+
+    def summary(self, row: str) -> "Summary | None":
+        """Mean, deviation and count of a row over its seeds."""
+        return Summary.of(self.rows[row]) if row in self.rows else None
+
+
+class Summary(NamedTuple):
+    """Mean, sample standard deviation (NaN for one seed) and count over the seeds with a finite value."""
+
+    mean: float
+    sd: float
+    n: int
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Summary | None":
+        """None where no value is finite."""
+        finite = np.array([value for value in values if math.isfinite(value)])
+        if not len(finite):
+            return None
+        sd = float(finite.std(ddof=1)) if len(finite) > 1 else math.nan
+        return cls(float(finite.mean()), sd, len(finite))
+
+    def rounded(self, scale: float = 1.0) -> "Rounded":
+        """As it is shown: the deviation has one digit, or two where the first is a 1, and the mean as many decimals."""
+        mean, sd = scale * self.mean, scale * self.sd
+        spread = sd if sd > ROUNDING * abs(mean) else 0.0
+        size = max(abs(mean), spread)
+        if 0 < size < SMALL or LARGE <= size < math.inf:
+            power = math.floor(math.log10(size))
+            return Rounded(
+                decimal(mean / 10.0**power, 1),
+                decimal(spread / 10.0**power, 1) if spread else "",
+                power,
+            )
+        if not spread:
+            return Rounded(decimal(mean, decimals(mean, 3)), "")
+        places = min(
+            decimals(spread, 2 if f"{spread:e}"[0] == "1" else 1), decimals(mean, MOST_DIGITS)
+        )
+        return Rounded(decimal(mean, places), decimal(spread, places))
+
+
+class Rounded(NamedTuple):
+    """A mean and its deviation, empty where there is none, both times ten to the power."""
+
+    mean: str
+    sd: str
+    power: int = 0
+
+
+def decimals(value: float, digits: int) -> int:
+    """The number of decimals that show `digits` significant digits of the value, at most six."""
+    if value == 0 or not math.isfinite(value):
+        return 0
+    return min(max(digits - 1 - math.floor(math.log10(abs(value))), 0), 6)
+
+
+def decimal(value: float, places: int) -> str:
+    """The value to so many decimals, with commas from 10,000 on and a minus sign."""
+    comma = "," if abs(value) >= 10_000 else ""
+    return f"{value:{comma}.{places}f}".replace("-", "−")
+
+
+def thinned(histories: Sequence[np.ndarray], points: int = CURVE_POINTS) -> Curve:
+    """A curve from one value for each step and seed: the means of at most `points` stretches of steps."""
+    values = np.stack(histories)
+    edges = np.unique(np.linspace(0, values.shape[1], min(points, values.shape[1]) + 1).astype(int))
+    means = np.add.reduceat(values, edges[:-1], axis=1) / np.diff(edges)
+    return Curve(
+        tuple(edges[1:].tolist()),
+        tuple(tuple(significant(v) for v in row) for row in means.tolist()),
+    )
+
+
+def significant(value: float, digits: int = 6) -> float:
+    """The value to so many significant digits."""
+    return float(f"{value:.{digits}g}")
+
+
+def now() -> str:
+    """The current time, as records write it."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def environment() -> Environment:
+    """The circumstances of this process."""
+    import jax
+
+    import gpvi
+
+    affinity = getattr(os, "sched_getaffinity", None)
+    return Environment(
+        library=gpvi.__version__,
+        commit=_commit(),
+        python=platform.python_version(),
+        jax=jax.__version__,
+        system=f"{platform.system()} {platform.machine()}",
+        cpus=len(affinity(0)) if affinity else (os.cpu_count() or 1),
+        device=jax.devices()[0].device_kind,
+    )
+
+
+def slug(label: str) -> str:
+    """A label as a file name or a word of the command line: "GPVI (functional, helper)" → gpvi-functional-helper."""
+    return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")
+
+
+def write(record: Record, directory: str | os.PathLike[str]) -> Path:
+    """Write the record to a new file in `directory`; it appears whole or not at all."""
+    folder = Path(directory)
+    content = json.dumps(_encoded(record), ensure_ascii=False, allow_nan=False, indent=1)
+    content = re.sub(r"\n\s+(?=-?\d|null|\])", " ", content)  # numbers of a list on one line
+    moment = re.sub(r"[^0-9T]", "", record.started.partition("+")[0])
+    path = folder / f"{record.experiment}.{record.preset}.{slug(record.method)}.{moment}.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        while path.exists():
+            path = path.with_name(f"{path.name.removesuffix('.json')}-{secrets.token_hex(2)}.json")
+        with whole(path) as part:
+            part.write_text(content + "\n", "utf-8")
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    return path
+
+
+def read(path: str | os.PathLike[str]) -> Record:
+    """Read a record and check all of it."""
+    file = Path(path)
+    try:
+        document = untrusted.json_value(untrusted.content(file, _LARGEST))
+    except OSError as error:
+        raise StorageError(f"{file} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise StorageError(
+            f"{file} is not JSON, so it is damaged or no record: {str(error)[:200]}. Remove it, or run it again."
+        ) from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise ForeignFileError(f"{file} is not a record of gpvi: its format is not {FORMAT!r}.")
+    if document.get("format_version") != FORMAT_VERSION:
+        raise StorageError(
+            f"{file} has format version {repr(document.get('format_version'))[:40]}; this gpvi reads "
+            f"{FORMAT_VERSION}. Upgrade gpvi, or run the experiment again."
+        )
+    try:
+        return _decoded(document)
+    except _InvalidError as error:
+        why = str(error)[:500]
+        raise StorageError(f"{file} is damaged: {why}. Remove it, or run it again.") from error
+
+
+class Found(NamedTuple):
+    """The records of some places, and what could not be read there."""
+
+    records: list[Record]
+    """Oldest first."""
+    damaged: list[str]
+    """What is wrong with each damaged file of a directory, in words."""
+
+
+def find(paths: Iterable[str | os.PathLike[str]]) -> list[Record]:
+    """The records in these files and, at any depth, in these directories, oldest first; a damaged one is an error."""
+    found = search(paths)
+    if found.damaged:
+        raise StorageError(found.damaged[0])
+    return found.records
+
+
+def search(paths: Iterable[str | os.PathLike[str]], progress: bool | Meter = False) -> Found:
+    """The records in these files and directories, and the damaged ones of the directories.
+
+    JSON of another kind that lies in a directory is passed over; a file that is named must be a record.
+    """
+    places = list(map(Path, paths))
+    files = [file for place in places for file in _files(place)]
+    named = {place for place in places if not place.is_dir()}
+    found: list[Record] = []
+    damaged: list[str] = []
+    meter = as_meter(progress)
+    meter.start(len(files), "records")
+    try:
+        for done, file in enumerate(files):
+            meter.update(done, file.name)
+            try:
+                found.append(read(file))
+            except StorageError as error:
+                if file in named:
+                    raise
+                if not isinstance(error, ForeignFileError):
+                    damaged.append(str(error))
+    finally:
+        meter.close()
+    if not found and not damaged:
+        raise StorageError(
+            f"no records in {', '.join(map(str, places))}. Make some first: gpvi run blr --out DIR"
+        )
+    return Found(sorted(found, key=lambda record: record.started), damaged)
+
+
+def _files(place: Path) -> list[Path]:
+    """A file, or what may be records in a directory."""
+    if not place.exists():
+        raise StorageError(
+            f"{place} does not exist. Make records first: gpvi run blr --out {place}"
+        )
+    if not place.is_dir():
+        return [place]
+    return sorted(p for p in place.rglob("*.json") if not _hidden(p.relative_to(place)))
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def latest(records: Iterable[Record]) -> list[Record]:
+    """The newest record of each experiment, preset and method."""
+    newest = {
+        (r.experiment, r.preset, r.method): r for r in sorted(records, key=lambda r: r.started)
+    }
+    return list(newest.values())
+
+
+def _encoded(record: Record) -> dict[str, Any]:
+    fields = dataclasses.asdict(record)
+    fields["arrays"] = {
+        name: {"shape": list(array.shape), "values": array.ravel().tolist()}
+        for name, array in record.arrays.items()
+    }
+    return {"format": FORMAT, "format_version": FORMAT_VERSION} | _without_nan(fields)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    return value
+
+
+class _InvalidError(Exception):
+    """A part of a document is not what it must be."""
+
+
+def _decoded(document: dict[str, Any]) -> Record:
+    """The record, every part checked against the type it must have."""
+    seeds = tuple(_list(document, "seeds", int))
+    if not seeds:
+        _refuse("seeds", "it is empty")
+    place = _field(document, "environment", dict)
+    circumstances = Environment(
+        library=_field(place, "library", str),
+        commit=_field(place, "commit", (str, type(None))),
+        python=_field(place, "python", str),
+        jax=_field(place, "jax", str),
+        system=_field(place, "system", str),
+        cpus=_field(place, "cpus", int),
+        device=_field(place, "device", str),
+    )
+    rows = {
+        name: _numbers(values, f"rows[{name!r}]", len(seeds))
+        for name, values in _field(document, "rows", dict).items()
+    }
+    started = _field(document, "started", str)
+    try:
+        datetime.datetime.fromisoformat(started)
+    except ValueError:
+        _refuse("started", f"{started!r} is not a time")
+    return Record(
+        experiment=_field(document, "experiment", str),
+        preset=_field(document, "preset", str),
+        method=_field(document, "method", str),
+        specification=_field(document, "specification", dict),
+        seeds=seeds,
+        command=_field(document, "command", str),
+        started=started,
+        seconds=float(_field(document, "seconds", (int, float))),
+        environment=circumstances,
+        rows=rows,
+        curves={
+            name: _curve(curve, f"curves[{name!r}]", len(seeds))
+            for name, curve in _field(document, "curves", dict).items()
+        },
+        arrays={
+            name: _array(array, f"arrays[{name!r}]")
+            for name, array in _field(document, "arrays", dict).items()
+        },
+        notes=tuple(_list(document, "notes", str)),
+    )
+
+
+def _curve(value: Any, where: str, seeds: int) -> Curve:
+    if not isinstance(value, dict):
+        _refuse(where, "it is not an object")
+    steps = tuple(_list(value, "steps", int, where))
+    values = _list(value, "values", list, where)
+    if len(values) != seeds:
+        _refuse(where, f"it has {len(values)} lines for {seeds} seeds")
+    return Curve(steps, tuple(_numbers(line, where, len(steps)) for line in values))
+
+
+def _array(value: Any, where: str) -> np.ndarray:
+    if not isinstance(value, dict):
+        _refuse(where, "it is not an object")
+    shape = _list(value, "shape", int, where)
+    if any(length < 0 for length in shape):
+        _refuse(where, f"its shape is {shape}")
+    values = np.array(_numbers(value.get("values"), where, math.prod(shape)))
+    try:
+        return values.reshape(shape)
+    except ValueError:  # too many axes, or too long beside an empty one
+        _refuse(where, f"its shape has {len(shape)} axes of at most {max(shape)}")
+
+
+def _numbers(value: Any, where: str, count: int) -> tuple[float, ...]:
+    if not isinstance(value, list) or len(value) != count:
+        found = f"{len(value)} values" if isinstance(value, list) else type(value).__name__
+        _refuse(where, f"it must hold {count} numbers and holds {found}")
+    if not all(
+        v is None or (isinstance(v, int | float) and not isinstance(v, bool)) for v in value
+    ):
+        _refuse(where, "a value is not a number")
+    return tuple(math.nan if v is None else float(v) for v in value)
+
+
+def _field(document: dict[str, Any], name: str, kind: Any) -> Any:
+    if name not in document:
+        _refuse(name, "it is missing")
+    value = document[name]
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        _refuse(name, f"{str(value)[:60]!r} has the wrong type")
+    return value
+
+
+def _list(document: dict[str, Any], name: str, kind: type, where: str = "") -> list[Any]:
+    values = _field(document, name, list)
+    if not all(isinstance(v, kind) and not isinstance(v, bool) for v in values):
+        _refuse(f"{where}.{name}".strip("."), f"an item is not of type {kind.__name__}")
+    return values
+
+
+def _refuse(where: str, reason: str) -> NoReturn:
+    raise _InvalidError(f"{where}: {reason}")
+
+
+def _commit() -> str | None:
+    """The commit of the checkout this file is tracked in, with "+changes" where the package was edited since."""
+    folder = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", *words], cwd=folder, capture_output=True, text=True, timeout=10, check=True
+        )
+        return done.stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)
+        commit = git("rev-parse", "--short=12", "HEAD")
+        return commit + ("+changes" if git("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,99 @@
+"""Where networks disagree over the plane: the predictive standard deviation, with the data on top."""
+
+from collections.abc import Mapping
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from gpvi_paper.report import canvas
+from gpvi_paper.report.canvas import ACCENT, CYCLE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLUMNS = 5
+"""Panels side by side."""
+SHADES, FINER = 40, 9
+"""Number of shades: looks smooth, with a file a tenth as large as with all shades; and pixels per grid point."""
+CLASS_COLOURS = (CYCLE[1], CYCLE[2], CYCLE[3], CYCLE[6])
+
+
+def map_panel(
+    sd: Float[np.ndarray, "s s"],
+    highest: float,
+    inputs: Float[np.ndarray, "n 2"],
+    labels: Int[np.ndarray, " n"],
+    half_width: float,
+) -> bytes:
+    """One map as a PNG on nothing: opacity is the sd, full at `highest`; rows run along the second axis."""
+    with canvas.figure(2.3, 2.3) as (figure, axes):
+        canvas.bare(figure, axes)
+        draw_map(axes, sd, highest, inputs, labels, half_width)
+        return canvas.png(figure)
+
+
+def maps_chart(
+    maps: Mapping[str, Float[np.ndarray, "s s"]],
+    inputs: Float[np.ndarray, "n 2"],
+    labels: Int[np.ndarray, " n"],
+    half_width: float,
+    highest: float | None = None,
+) -> bytes:
+    """Small multiples as a PNG on white, under one scale."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LinearSegmentedColormap, Normalize
+
+    highest = max(float(sd.max()) for sd in maps.values()) if highest is None else highest
+    columns = min(COLUMNS, len(maps))
+    rows = -(-len(maps) // columns)
+    with canvas.figure(1.75 * columns + 0.6, 1.96 * rows) as (figure, whole):
+        whole.remove()
+        panels = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axes, (name, sd) in zip(panels, maps.items(), strict=False):
+            draw_map(axes, sd, highest, inputs, labels, half_width)
+            axes.set_title(fill(name, 24), fontsize=8, loc="left", pad=3)
+            axes.set(xticks=(), yticks=())
+        for axes in panels[len(maps) :]:
+            axes.remove()
+        figure.subplots_adjust(0.01, 0.01, 0.92, 1 - 0.28 / (1.96 * rows), 0.06, 0.24)
+        bar = figure.add_axes((0.94, 0.12, 0.012, 0.7))
+        shades = LinearSegmentedColormap.from_list("sd", ["white", ACCENT])
+        figure.colorbar(ScalarMappable(Normalize(0, highest), shades), cax=bar)
+        bar.tick_params(labelsize=7)
+        bar.set_title("sd", fontsize=8)
+        return canvas.png(figure, white=True)
+
+
+def draw_map(
+    axes: "Axes",
+    sd: Float[np.ndarray, "s s"],
+    highest: float,
+    inputs: Float[np.ndarray, "n 2"],
+    labels: Int[np.ndarray, " n"],
+    half_width: float,
+) -> None:
+    """One panel on given axes: the darker, the less the networks agree."""
+    from matplotlib.colors import to_rgb
+
+    shares = finer(np.clip(sd / highest, 0, 1))
+    image = np.empty((*shares.shape, 4))
+    image[..., :3] = to_rgb(ACCENT)
+    image[..., 3] = np.round(SHADES * shares) / SHADES
+    extent = (-half_width, half_width, -half_width, half_width)
+    axes.imshow(image, origin="lower", extent=extent, interpolation="nearest")
+    for label in np.unique(labels):
+        own = inputs[labels == label]
+        colour = CLASS_COLOURS[int(label) % len(CLASS_COLOURS)]
+        axes.scatter(own[:, 0], own[:, 1], s=3.5, color=colour, linewidths=0)
+    axes.set(xlim=extent[:2], ylim=extent[2:])
+
+
+def finer(values: Float[np.ndarray, "s s"]) -> Float[np.ndarray, "p p"]:
+    """Interpolated linearly along both axes."""
+    for _ in range(2):
+        at = (np.arange(FINER * len(values)) + 0.5) / FINER - 0.5
+        places = np.arange(len(values))
+        values = np.stack([np.interp(at, places, column) for column in values.T])
+    return values

@@ -1,0 +1,384 @@
+"""The command line answers in words, in JSON, and in exit codes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import gpvi
+from gpvi.cli import app
+from gpvi.errors import OtherRunError
+from gpvi_paper import records
+from gpvi_paper.experiments import EXPERIMENTS
+from gpvi_paper.experiments.linear import blr
+from gpvi_paper.experiments.unfinished import next_place
+from made_records import made
+from selection import slow
+
+
+def call(*words):
+    return CliRunner().invoke(app, list(map(str, words)))
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Experiments that answer at once with made-up numbers; gives the list of what was asked of them."""
+    asked = []
+    for name, experiment in EXPERIMENTS.items():
+
+        def run(label, preset, seeds, progress=True, name=name):
+            asked.append((name, label, preset, tuple(seeds)))
+            return made(name, label, preset, len(seeds))
+
+        monkeypatch.setattr(experiment, "run", run, raising=False)
+    return asked
+
+
+def test_version():
+    result = call("--version")
+    assert (result.exit_code, result.stdout) == (0, f"gpvi {gpvi.__version__}\n")
+
+
+@pytest.mark.parametrize("kind", [None, "methods", "experiments", "data", "blr"])
+def test_list(kind):
+    result = call("list", *([kind] if kind else []))
+    assert result.exit_code == 0
+    assert ("AmortizedSVGD" in result.stdout) == (kind in (None, "methods"))
+    assert ("classification2" in result.stdout) == (kind in (None, "experiments"))
+    assert ("gpvi-functional-exact-jacobian" in result.stdout) == (kind == "blr")
+    assert ("posteriordb (Magnusson" in result.stdout) == (kind in (None, "data"))
+    assert "…" not in result.stdout, "a word was cut off"
+
+
+def test_no_command_is_answered_with_help_alone():
+    result = call()
+    assert "Commands" in result.output
+    assert "gpvi: " not in result.output
+
+
+@pytest.mark.parametrize("experiment", ["posteriordb", "uci", "collapse", "mnist"])
+def test_no_number_is_broken_or_lost_at_eighty_columns(quick, tmp_path, monkeypatch, experiment):
+    """Numbers of every kind, with two metrics of one label among them (the errors ± se of uci)."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(
+        type(EXPERIMENTS[experiment]), "reading", lambda self, _: self, raising=False
+    )
+    label = next(iter(EXPERIMENTS[experiment].recipes("best")))
+    slug = records.slug(label)
+    words = ("run", experiment, "--method", slug, "--out", tmp_path)
+    screen = call(*words).stdout
+    assert "…" not in screen
+    (record,) = records.find([tmp_path])
+    shown = [m.key for m in EXPERIMENTS[experiment].metrics if m.style != "seconds"]
+    if len(EXPERIMENTS[experiment].cases) > 6:
+        shown = [key for key in shown if key in EXPERIMENTS[experiment].tables[0].metrics]
+    numbers = sum(row.rpartition("/")[2] in shown for row in record.rows)
+    assert len(re.findall(r"[\d.]+ ± [\d.]+", screen)) == numbers
+    assert f"gpvi report {tmp_path}" in screen.replace("\n", "")
+
+
+def test_run_for_real(tmp_path, monkeypatch):
+    monkeypatch.setitem(blr.STEPS, "smoke", 20)
+    result = call(
+        "run", "blr", "--method", "svgd", "--preset", "smoke", "--seeds", 2, "--out", tmp_path
+    )
+    assert result.exit_code == 0, result.output
+    assert "Σ error" in result.stdout
+    (record,) = records.find([tmp_path])
+    assert (record.method, record.preset, record.seeds) == ("SVGD", "smoke", (0, 1))
+    assert record.command == "gpvi run blr --method svgd --preset smoke --seeds 2"
+
+
+def test_a_directory_whose_name_is_no_text(quick, tmp_path):
+    result = call("run", "blr", "--method", "svgd", "--out", tmp_path / "\udcff")
+    assert result.exit_code == 0, result.output
+    assert len(records.find([tmp_path / "\udcff"])) == 1
+    assert "\\udcff" in result.stdout
+
+
+@pytest.mark.slow
+def test_a_terminal_without_greek(tmp_path):
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    line = [sys.executable, "-m", "gpvi", "list", "solvers"]
+    done = subprocess.run(line, env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii() and b"bicgstab" in done.stdout
+
+
+def test_run_in_json_prints_nothing_else(quick, tmp_path):
+    result = call("run", "blr", "energy", "--method", "gpvi", "--json", "--out", tmp_path)
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert len(document) == len(quick) == 5
+    assert {(d["experiment"], d["method"]) for d in document} == {(q[0], q[1]) for q in quick}
+    assert document[0]["rows"]["covariance_error"] == [0.125, 0.25, 0.375]
+    assert all(Path(d["record"]).is_file() for d in document)
+    assert {q[2:] for q in quick} == {("best", (0, 1, 2))}
+
+
+def test_all_methods_by_default(quick, tmp_path):
+    assert call("run", "blr", "--preset", "paper", "--out", tmp_path).exit_code == 0
+    assert [q[1] for q in quick] == list(EXPERIMENTS["blr"].recipes("paper"))
+
+
+def test_run_then_report_past_damaged_and_foreign_files(quick, tmp_path):
+    assert call("run", "energy", "--out", tmp_path / "runs").exit_code == 0
+    (tmp_path / "runs" / "bad.json").write_text("{")
+    (tmp_path / "runs" / "settings.json").write_text('{"a": 1}')
+    result = call("report", tmp_path / "runs", "--out", tmp_path / "page")
+    assert result.exit_code == 0
+    page = Path(result.stdout.replace("\n", ""))
+    assert page == tmp_path / "page" / "index.html"
+    text = page.read_text("utf-8")
+    assert "Four energy potentials" in text
+    assert "1 damaged record omitted." in text
+    assert "bad.json" in result.stderr
+    assert "settings.json" not in result.stderr
+    assert call("report", tmp_path / "runs" / "settings.json").exit_code == 2
+
+
+def test_demo_ends_with_the_path_of_the_page(quick, tmp_path):
+    result = call("demo", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == str(tmp_path / "index.html")
+    assert (tmp_path / "index.html").is_file()
+    assert ("energy", "GPVI (default)", "demo", (0,)) in quick
+    assert "KL" in result.stdout
+    assert len(records.find([tmp_path / "runs"])) == len(quick)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("rum",), "'run'"),
+        (("run", "bltr"), "Did you mean 'blr'?"),
+        (("run", "blr", "--method", "svdg"), "Did you mean 'svgd'?"),
+        (("run", "energy", "--preset", "paper", "--method", "gpvi-defualt"), "for preset 'paper'"),
+        (("run", "blr", "--preset", "papr"), "Did you mean 'paper'?"),
+        (("run", "blr", "--seeds", "0"), "give 1 to"),
+        (("run", "blr", "--seeds", str(10**20)), "give 1 to 4,294,967,296"),
+        (("--show-completion", "nosuchshell"), "it applies to the shell it is called from"),
+        (("run", "blr", "--seeds", "three"), "'--seeds'"),
+        (("run", "blr", "--sedes", "3"), "--seeds"),
+        (("run",), "EXPERIMENT"),
+        (("report",), "see gpvi report --help"),
+        (("run", "blr", "--preset"), "see gpvi run --help"),
+        (("bench", "--seconds", "-1"), "--seconds is -1"),
+        (("list", "method"), "Did you mean 'methods'?"),
+        (("fit",), "FILE"),
+        (("report", "no/such/place"), "gpvi run"),
+    ],
+)
+def test_errors_are_one_line_and_two(words, said):
+    result = call(*words)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith("gpvi: ")
+    assert said in result.stderr
+
+
+def test_completion_is_installed_for_no_shell_by_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    result = call("--install-completion", "nosuchshell")
+    assert result.exit_code == 2
+    assert "followed by 'nosuchshell', but takes no argument" in result.stderr
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_damaged_record_is_named(tmp_path):
+    (tmp_path / "bad.json").write_text("{")
+    result = call("report", tmp_path, "--out", tmp_path / "page")
+    assert result.exit_code == 2
+    assert "bad.json" in result.stderr
+    assert not (tmp_path / "page").exists()
+
+
+def test_an_output_that_is_a_file_is_refused_before_anything_is_run(quick, tmp_path):
+    (tmp_path / "file").touch()
+    result = call("run", "energy", "--out", tmp_path / "file")
+    assert result.exit_code == 2
+    assert "--out" in result.stderr
+    assert not quick
+
+
+def test_a_bug_is_one_line_and_with_debug_a_trace(monkeypatch, tmp_path):
+    def broken(*_):
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(EXPERIMENTS["energy"], "run", broken, raising=False)
+    result = call("run", "energy", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert (
+        result.stderr
+        == "gpvi: unexpected ZeroDivisionError: oh. Run it again with --debug for the traceback.\n"
+    )
+    result = call("run", "energy", "--debug", "--out", tmp_path)
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_interrupt_keeps_what_is_finished(quick, monkeypatch, tmp_path):
+    first = EXPERIMENTS["blr"].run
+
+    def run(label, *rest):
+        if label != "SVGD":
+            raise KeyboardInterrupt
+        return first(label, *rest)
+
+    monkeypatch.setattr(EXPERIMENTS["blr"], "run", run, raising=False)
+    result = call("run", "blr", "--out", tmp_path)
+    assert result.exit_code == 130
+    rows = len(EXPERIMENTS["blr"].recipes("best"))
+    assert f"kept 1 of {rows} records in {tmp_path}" in result.stderr.replace("\n", "")
+    assert [r.method for r in records.find([tmp_path])] == ["SVGD"]
+
+
+class TestResuming:
+    """The same command again goes on where it stopped."""
+
+    METHODS = ("--method", "svgd", "--method", "gfsf", "--method", "gfsd")
+
+    def test_after_an_interrupt(self, quick, monkeypatch, tmp_path):
+        run = EXPERIMENTS["blr"].run
+
+        def interrupted(label, *rest):
+            if label == "GFSD":
+                raise KeyboardInterrupt
+            return run(label, *rest)
+
+        monkeypatch.setattr(EXPERIMENTS["blr"], "run", interrupted, raising=False)
+        first = call("run", "blr", *self.METHODS, "--out", tmp_path)
+        assert first.exit_code == 130
+        assert "the same command resumes from there" in first.stderr
+        monkeypatch.setattr(EXPERIMENTS["blr"], "run", run, raising=False)
+        second = call("run", "blr", *self.METHODS, "--out", tmp_path)
+        assert second.exit_code == 0
+        assert [q[1] for q in quick] == ["SVGD", "GFSF", "GFSD"]
+        assert second.stdout.count("kept from 2021-07-18 12:00 UTC") == 2
+        assert "--again" in second.stdout
+        assert len(records.find([tmp_path])) == 3
+
+    def test_within_a_row(self, quick, monkeypatch, tmp_path):
+        """Saves stay until the row is done; those of another version are given up, and that is told."""
+        run, places = EXPERIMENTS["blr"].run, []
+
+        def interrupted(label, *rest):
+            places.append(next_place())
+            if len(places) == 1:
+                places[0].mkdir(parents=True)
+                raise KeyboardInterrupt
+            if places[0].exists():
+                raise OtherRunError("program differs")
+            return run(label, *rest)
+
+        monkeypatch.setattr(EXPERIMENTS["blr"], "run", interrupted, raising=False)
+        first = call("run", "blr", "--method", "svgd", "--out", tmp_path)
+        assert first.exit_code == 130
+        assert "the unfinished row" in first.stderr
+        assert places[0].is_relative_to(tmp_path)
+        second = call("run", "blr", "--method", "svgd", "--out", tmp_path)
+        assert second.exit_code == 0
+        assert "starts over" in second.stderr
+        assert places == [places[0]] * 3
+        assert [path.suffix for path in tmp_path.iterdir()] == [".json"]
+
+    @pytest.mark.parametrize(
+        "changed", [("--seeds", "2"), ("--preset", "paper"), ("--again",), ("--out", "elsewhere")]
+    )
+    def test_not_where_anything_differs(self, quick, tmp_path, monkeypatch, changed):
+        monkeypatch.chdir(tmp_path)
+        words = ("run", "blr", "--method", "svgd", "--out", "here")
+        call(*words)
+        assert call(*words, *changed).exit_code == 0
+        assert len(quick) == 2
+        call(*words)
+        assert len(quick) == 2, "the first record still counts"
+
+    def test_not_under_another_recipe(self, quick, tmp_path, monkeypatch):
+        words = ("run", "blr", "--method", "svgd", "--out", tmp_path)
+        call(*words)
+        monkeypatch.setitem(blr.STEPS, "best", 77)
+        call(*words)
+        assert len(quick) == 2
+
+    def test_fields_newer_than_a_record_do_not_count(self, quick, tmp_path):
+        words = ("run", "blr", "--method", "svgd", "--out", tmp_path)
+        call(*words)
+        (path,) = tmp_path.glob("*.json")
+        document = json.loads(path.read_text("utf-8"))
+        del document["specification"]["method"]["annealing"]
+        path.write_text(json.dumps(document), "utf-8")
+        call(*words)
+        assert len(quick) == 1
+        document["specification"]["method"]["type"] = "Newer"
+        path.write_text(json.dumps(document), "utf-8")
+        call(*words)
+        assert len(quick) == 2
+
+    def test_in_json_says_which_are_kept(self, quick, tmp_path):
+        words = ("run", "blr", "--method", "svgd", "--out", tmp_path, "--json")
+        assert [one["kept"] for one in json.loads(call(*words).stdout)] == [False]
+        (again,) = json.loads(call(*words).stdout)
+        assert again["kept"]
+        assert again["rows"]["covariance_error_samples"] == [0.125, 0.25, 0.375]
+
+    def test_a_damaged_record_is_run_again(self, quick, tmp_path):
+        words = ("run", "blr", "--method", "svgd", "--out", tmp_path)
+        call(*words)
+        (path,) = tmp_path.glob("*.json")
+        path.write_text("{")
+        result = call(*words)
+        assert (result.exit_code, len(quick)) == (0, 2)
+        assert path.name in result.stderr
+
+
+def test_as_a_module():
+    done = subprocess.run(
+        [sys.executable, "-m", "gpvi", "run", "blrr"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    valid = ", ".join(sorted(EXPERIMENTS))
+    assert done.stderr == f"gpvi: unknown experiment 'blrr'. Did you mean 'blr'? Valid: {valid}.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        slow("gpvi ru", "run"),
+        slow("gpvi run dens", "density"),
+        ("gpvi run uci --method gpvi-f", "gpvi-functional"),
+    ],
+)
+def test_completion(words, wanted):
+    done = subprocess.run(
+        [sys.executable, "-m", "gpvi"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        env=os.environ
+        | {
+            "_GPVI_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(words.count(" ")),
+        },
+    )
+    assert done.stdout.split() == [wanted]
+
+
+def test_importing_the_library_loads_no_screen_and_no_plots():
+    code = "import sys, gpvi; print([m for m in ('typer', 'rich', 'matplotlib', 'gpvi.cli') if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout == "[]\n"

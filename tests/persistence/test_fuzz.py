@@ -1,0 +1,482 @@
+"""Every reader of files and words gives a result or a clear error, whatever it is given, in bounded time and memory.
+
+Files that are right are damaged by a seeded mutator and read: as they are, behind their compression, and with their
+checksums renewed, as an attacker would.
+"""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import pickle
+import resource
+import signal
+import sys
+import tarfile
+import time
+import warnings
+import zipfile
+from abc import ABC, abstractmethod
+from collections import Counter
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import typer
+
+import gpvi
+from gpvi import bnn
+from gpvi.cli import app, fitting, userfile
+from gpvi.diagnostics.missing_mass import FromStart
+from gpvi.errors import GPVIError
+from gpvi.persistence import format as storage
+from gpvi.posterior.history import Training
+from gpvi.posterior.posterior import Posterior
+from gpvi.targets.coordinates import Affine
+from gpvi.training import checkpoint
+from gpvi.training.checkpoint import Start
+from gpvi.training.recovery import Run
+from gpvi_paper import records
+from gpvi_paper.cli import run as running
+from gpvi_paper.data import cifar10, mnist, posteriordb, uci
+from hostile import BOMB, Mutator, restore
+from made_records import made
+
+SECONDS = 5
+"""More than any input may take."""
+ROOM = 2**30
+"""Bytes by which the memory may grow over all inputs."""
+LONGEST = 3_000
+"""Letters of a message."""
+FEW, MANY = 60, 10_000
+
+
+class Reader(ABC):
+    """A folder of right files, and what reads it."""
+
+    @abstractmethod
+    def make(self, folder: Path) -> None: ...
+
+    @abstractmethod
+    def read(self, folder: Path) -> object: ...
+
+    def seal(self, folder: Path) -> None:  # noqa: B027 - most have nothing that vouches
+        """Renew what vouches for the content."""
+
+    def pack(self, path: Path, content: bytes) -> bytes:
+        """The content of a file as it lies on disk."""
+        return gzip.compress(content, 1) if path.suffix == ".gz" else content
+
+    def unpack(self, path: Path, content: bytes) -> bytes:
+        return gzip.decompress(content) if path.suffix == ".gz" else content
+
+
+class Saved(Reader):
+    """What `storage` wrote, with its checksums."""
+
+    def seal(self, folder: Path) -> None:
+        for manifest in folder.rglob(storage.MANIFEST):
+            arrays, sums = manifest.with_name(storage.ARRAYS), manifest.with_name(storage.CHECKSUMS)
+            if not (manifest.is_file() and arrays.is_file() and sums.is_file()):
+                continue
+            digest = hashlib.sha256(arrays.read_bytes()).hexdigest()
+            try:
+                document = json.loads(manifest.read_text("utf-8"))
+                document["arrays_sha256"] = digest
+                manifest.write_text(json.dumps(document), "utf-8")
+            except (ValueError, TypeError, RecursionError):
+                pass
+            mine = hashlib.sha256(manifest.read_bytes()).hexdigest()
+            sums.write_text(f"{mine}  {storage.MANIFEST}\n{digest}  {storage.ARRAYS}\n")
+
+
+class SavedPosterior(Saved):
+    def __init__(self, method):
+        self._method = method
+
+    def make(self, folder):
+        target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+        model = self._method.init(target, optax.sgd(0.0), key=jax.random.key(0)).learner.model
+        training = Training(3, 3, 0.1, {"elbo": np.zeros(3)}, ("a note",), "somewhere")
+        affine = Affine.identity(2, np.dtype("float32"))
+        Posterior(self._method, model, affine, ("a", "b"), training).save(folder / "saved")
+
+    def read(self, folder):
+        return gpvi.load(folder / "saved")
+
+
+class SavedPredictive(Saved):
+    _network = bnn.mlp((2, 1))
+
+    def make(self, folder):
+        target = gpvi.Target(lambda x: -0.5 * x @ x, dim=3)
+        method = gpvi.SVGD(particles=3)
+        model = method.init(target, optax.sgd(0.0), key=jax.random.key(0)).learner.model
+        affine = Affine.identity(3, np.dtype("float32"))
+        training = Training(3, 3, 0.1, {"elbo": np.zeros(3)}, ("a note",), "somewhere")
+        one = Posterior(method, model, affine, ("a", "b", "c"), training)
+        made = bnn.Predictive([one, one], self._network, bnn.Gaussian(noise=0.1))
+        made.save(folder / "saved", X=np.zeros((1, 2)))
+
+    def read(self, folder):
+        return bnn.load(folder / "saved", self._network)
+
+
+class Checkpoint(Saved):
+    def _run(self):
+        run = Run({"a": jnp.zeros((2, 3)), "b": jnp.zeros((), jnp.int32)})
+        run.accept(run.arrays, {"elbo": np.zeros(4, np.float32)}, 4)
+        run.notes.append("a note")
+        return run
+
+    def _open(self, folder):
+        found = checkpoint.Checkpoints(folder / "run")
+        affine = Affine.identity(2, np.dtype("float32"))
+        found.open(
+            {"method": "m", "key": "k"},
+            [0.5, 1.0],
+            affine,
+            [Start(affine, "somewhere", FromStart(-1.0, 0.1, -2.0))],
+        )
+        return found
+
+    def make(self, folder):
+        saves = self._open(folder)
+        for _ in range(2):
+            saves.save(0, self._run())
+
+    def read(self, folder):
+        saves = self._open(folder)
+        with saves.held():
+            saves.starts(gpvi.Target(lambda x: -0.5 * x @ x, dim=2))
+            found = saves.resumed(0, self._run())
+        if any("damaged" in note for note in found.notes):
+            raise GPVIError(found.notes[-1])
+        return found
+
+
+class Mnist(Reader):
+    def __init__(self, suffix):
+        self._suffix = suffix
+
+    def make(self, folder):
+        rng = np.random.default_rng(0)
+        for name, shape in zip(mnist.FILES, ((6, 4, 4), (6,), (4, 4, 4), (4,)), strict=True):
+            header = bytes([0, 0, 8, len(shape)]) + b"".join(n.to_bytes(4, "big") for n in shape)
+            path = folder / f"{name}{self._suffix}"
+            values = rng.integers(10, size=shape).astype(np.uint8).tobytes()
+            path.write_bytes(self.pack(path, header + values))
+
+    def read(self, folder):
+        return mnist.read(folder)
+
+
+class Cifar10(Reader):
+    def __init__(self, form):
+        self._form = form
+
+    def make(self, folder):
+        names = cifar10.BINARY.files.values()
+        if self._form == "archive":
+            packed = io.BytesIO()
+            with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+                for name in names:
+                    member = tarfile.TarInfo(f"{cifar10.BINARY.folder}/{name}")
+                    member.size = cifar10.RECORD
+                    archive.addfile(member, io.BytesIO(bytes([3]) * cifar10.RECORD))
+            (folder / cifar10.BINARY.archive).write_bytes(packed.getvalue())
+        elif self._form == "python":
+            batch = {b"labels": [3], b"data": np.full((1, cifar10.IMAGE), 3, np.uint8)}
+            for name in cifar10.PYTHON.files.values():
+                (folder / name).write_bytes(pickle.dumps(batch, 2))
+        else:
+            for name in names:
+                (folder / name).write_bytes(bytes([3]) * cifar10.RECORD)
+        np.save(folder / cifar10.EXACT, np.array([True]))
+
+    def read(self, folder):
+        return cifar10.read(folder)
+
+
+class Uci(Reader):
+    def make(self, folder):
+        data = folder / "yacht" / "data"
+        data.mkdir(parents=True)
+        table = np.random.default_rng(0).normal(size=(6, 3))
+        with gzip.open(data / "data.txt.gz", "wt") as file:
+            np.savetxt(file, table)
+        (data / "index_features.txt").write_text("0\n1\n")
+        (data / "index_target.txt").write_text("2\n")
+        (data / "n_splits.txt").write_text("1\n")
+        (data / "index_train_0.txt").write_text("0\n1\n2\n3\n")
+        (data / "index_test_0.txt").write_text("4\n5\n")
+
+    def read(self, folder):
+        return uci.read(folder, "yacht")
+
+
+class Posteriordb(Reader):
+    def make(self, folder):
+        for place in ("posteriors", "data", "reference_draws"):
+            (folder / place).mkdir()
+        entry = {"data_name": "d", "reference_posterior_name": "r"}
+        (folder / "posteriors" / "p.json").write_text(json.dumps(entry))
+        chains = [{"a": [0.5, 1.0], "b": [1, 2]}] * 2
+        for place, value in (("data/d", {"N": 3, "y": [1.0, 2.0]}), ("reference_draws/r", chains)):
+            path = folder / f"{place}.json.zip"
+            path.write_bytes(self.pack(path, json.dumps(value).encode()))
+
+    def pack(self, path, content):
+        if path.suffix != ".zip":
+            return content
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("document.json", content)
+        return packed.getvalue()
+
+    def unpack(self, path, content):
+        if path.suffix != ".zip":
+            return content
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return archive.read("document.json")
+
+    def read(self, folder):
+        return posteriordb.read(folder, "p")
+
+
+class Records(Reader):
+    def make(self, folder):
+        records.write(made("blr", "GPVI (pathwise)", "best"), folder)
+        records.write(made("energy", "GPVI (default)", "best"), folder)
+
+    def read(self, folder):
+        return records.find([folder])
+
+
+class Streamed(Reader):
+    def make(self, folder):
+        np.save(folder / "x.npy", np.zeros((5, 2), np.float32))
+
+    def read(self, folder):
+        stream = gpvi.Stream(folder / "x.npy")
+        return stream.rows(np.array([stream.size - 1]))
+
+
+READERS = {
+    "posterior of particles": SavedPosterior(gpvi.SVGD(particles=3)),
+    "posterior of a generator": SavedPosterior(gpvi.GPVI()),
+    "predictive": SavedPredictive(),
+    "checkpoint": Checkpoint(),
+    "MNIST": Mnist(""),
+    "MNIST gzipped": Mnist(".gz"),
+    "CIFAR-10": Cifar10("files"),
+    "CIFAR-10 archive": Cifar10("archive"),
+    "CIFAR-10 python": Cifar10("python"),
+    "UCI": Uci(),
+    "posteriordb": Posteriordb(),
+    "records": Records(),
+    "stream": Streamed(),
+}
+
+
+class _HangError(Exception):
+    pass
+
+
+def outcome(call) -> str:
+    """How one input ended; anything but a result or an error of ours is passed on."""
+
+    def ring(*_):
+        raise _HangError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(4 * SECONDS)
+    began = time.perf_counter()
+    try:
+        call()
+        ended = "read"
+    except GPVIError as error:
+        ended = type(error).__name__ if len(str(error)) < LONGEST else "a message nobody can read"
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert time.perf_counter() - began < SECONDS
+    return ended
+
+
+def damage(reader: Reader, folder: Path, originals: dict[Path, bytes], mutator: Mutator) -> None:
+    """Damage one file: itself, its bytes, or what is packed in it; sometimes with checksums renewed."""
+    path = mutator.pick(sorted(originals))
+    content, kind = originals[path], mutator.below(20)
+    if kind == 0:
+        mutator.file(path)
+    elif kind == 1 and path.suffix == ".gz":
+        path.write_bytes(BOMB)
+    elif kind < 10:
+        path.write_bytes(mutator.content(content))
+    else:
+        path.write_bytes(reader.pack(path, mutator.content(reader.unpack(path, content))))
+    if mutator.below(2):
+        reader.seal(folder)
+
+
+def fuzz(name: str, folder: Path, count: int, seed: int = 0) -> Counter:
+    """Read `count` damaged inputs; how they ended."""
+    reader, mutator = READERS[name], Mutator(seed)
+    reader.make(folder)
+    originals = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert outcome(lambda: reader.read(folder)) == "read"
+    found: Counter = Counter()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for number in range(count):
+        damage(reader, folder, originals, mutator)
+        try:
+            found[outcome(lambda: reader.read(folder))] += 1
+        except BaseException as error:
+            kept = {str(p.relative_to(folder)): _shown(p) for p in originals}
+            raise AssertionError(f"input {number} of {name}: {error!r}; {kept}") from error
+        for path, content in originals.items():
+            restore(path, content)
+    grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    assert grown < ROOM, f"{grown:,} bytes more"
+    return found
+
+
+def _shown(path: Path) -> str:
+    return repr(path.read_bytes()[:300]) if path.is_file() else "no file"
+
+
+def check(found: Counter, count: int) -> None:
+    assert sum(found.values()) == count
+    assert found["read"] < count, "nothing was refused"
+    assert not found["a message nobody can read"]
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_readers_refuse_what_is_damaged(name, tmp_path):
+    check(fuzz(name, tmp_path, FEW), FEW)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READERS)
+def test_readers_refuse_what_is_damaged_ten_thousand_times(name, tmp_path, capsys):
+    found = fuzz(name, tmp_path, MANY, seed=1)
+    with capsys.disabled():
+        print(f"\n{name}: {dict(found)}")
+    check(found, MANY)
+
+
+LINES = (
+    ["list", "methods"],
+    ["list", "data"],
+    ["run", "blr", "--method", "gpvi", "--seeds", "3", "--preset", "smoke", "--out", "runs"],
+    ["run", "mnist", "--data-dir", "data", "--json"],
+    ["report", "runs", "--out", "report"],
+    ["fit", "model.py:log_density", "--dim", "2", "--steps", "10", "--draws", "5", "--method", "svgd"],
+    ["demo", "--out", "demo"],
+    ["--version"],
+)  # fmt: skip
+
+
+def command(words: list[str]) -> None:
+    """The command, with its work left out; an error that was not foreseen is passed on."""
+    said = []
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setattr(running, "_run", lambda *a, **k: [])
+        patch.setattr(running, "_prepared", lambda e, *_: e)
+        patch.setattr("gpvi_paper.report.write", lambda *_: "page")
+        patch.setattr(
+            userfile, "target", lambda place, dim: userfile._run(userfile.split(place)[0])
+        )
+        patch.setattr(sys.modules["gpvi.training.fit"], "fit", _stop)
+        patch.setattr(sys.modules["gpvi.cli.app"], "complain", said.append)
+        patch.setattr(fitting, "complain", said.append)
+        with pytest.raises(SystemExit) as ended:
+            typer.main.get_command(app).main(words, prog_name="gpvi")
+    assert ended.value.code in (0, 1, 2, 130), ended.value.code
+    assert not any(line.startswith("unexpected") for line in said), said
+    if ended.value.code:
+        raise GPVIError((said or ["no word"])[-1][:1_000])
+
+
+def _stop(*_, **__):
+    raise GPVIError("trained")
+
+
+def fuzz_commands(folder: Path, count: int, seed: int = 0) -> Counter:
+    mutator, found = Mutator(seed), Counter()
+    (folder / "model.py").write_text("def log_density(x):\n    return -0.5 * x @ x\n")
+    (folder / "runs").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for number in range(count):
+            words = mutator.words(mutator.pick(LINES))
+            try:
+                found[outcome(lambda words=words: command(words))] += 1
+            except BaseException as error:
+                raise AssertionError(f"command {number}: {str(words)[:600]}: {error!r}") from error
+    return found
+
+
+def test_commands_refuse_what_they_do_not_know(tmp_path, capsys):
+    check(fuzz_commands(tmp_path, FEW), FEW)
+
+
+@pytest.mark.slow
+def test_commands_refuse_what_they_do_not_know_ten_thousand_times(tmp_path, capsys):
+    found = fuzz_commands(tmp_path, MANY, seed=1)
+    with capsys.disabled():
+        print(f"\ncommands: {dict(found)}")
+    check(found, MANY)
+
+
+def fuzz_places(folder: Path, count: int, seed: int = 0) -> Counter:
+    """FILE.py:NAME: the argument is damaged, the file is the user's and is run."""
+    mutator, found = Mutator(seed), Counter()
+    path = folder / "model.py"
+    path.write_text("def log_density(x):\n    return -0.5 * x @ x\nother = 3\n")
+    (folder / "broken.py").write_text("def log_density(x:\n")
+    (folder / "zero.py").write_bytes(b"x = 1\0")
+    os.mkfifo(folder / "pipe.py")
+    files = ("model.py", "broken.py", "zero.py", "pipe.py", "", ".")
+    names = ("log_density", "other", "")
+    places = [f"{folder / file}:{name}" for file in files for name in names]
+
+    def read(place: str) -> None:
+        file, name = userfile.split(place)
+        value = userfile._find(userfile._run(file), file, name)
+        userfile._as_target(value, file, name, 2)
+
+    for number in range(count):
+        (place,) = (mutator.words([mutator.pick(places)]) or [""])[:1]
+        try:
+            found[outcome(lambda place=place: read(place))] += 1
+        except BaseException as error:
+            raise AssertionError(f"place {number}: {place[:600]!r}: {error!r}") from error
+    return found
+
+
+def test_places_of_functions_are_refused_in_words(tmp_path):
+    check(fuzz_places(tmp_path, FEW), FEW)
+
+
+@pytest.mark.slow
+def test_places_of_functions_are_refused_in_words_ten_thousand_times(tmp_path, capsys):
+    found = fuzz_places(tmp_path, MANY, seed=1)
+    with capsys.disabled():
+        print(f"\nplaces: {dict(found)}")
+    check(found, MANY)
+
+
+def test_a_zip_that_unpacks_to_too_much_is_refused(tmp_path):
+    reader = READERS["posteriordb"]
+    reader.make(tmp_path)
+    path = tmp_path / "data" / "d.json.zip"
+    path.write_bytes(reader.pack(path, b" " * (posteriordb.LARGEST + 1)))
+    with pytest.raises(GPVIError, match="unpacks to"):
+        reader.read(tmp_path)

@@ -1,0 +1,665 @@
+"""A run that is stopped at any moment and called again ends as if it had never stopped, bit for bit."""
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import optax
+import pytest
+
+import gpvi
+from gpvi import initialization as start
+from gpvi.errors import InputError, TrainingWarning
+from gpvi.generators import Linear
+from gpvi.persistence import format as storage
+from gpvi.persistence import lock
+from gpvi.training import checkpoint
+from gpvi.training.fit import fit_seeds
+from selection import some_slow
+
+KEY = jax.random.key(3)
+STEPS, CHUNK = 100, 2
+METHODS = {
+    "GPVI": gpvi.GPVI(generator=Linear(), particles=8),
+    "helper": gpvi.GPVI(
+        generator=gpvi.generators.Residual(hidden=(4,)),
+        gradient="functional",
+        solver="helper",
+        particles=8,
+    ),
+    "AmortizedSVGD": gpvi.AmortizedSVGD(generator=Linear(), particles=8),
+    "SVGD": gpvi.SVGD(particles=8),
+    "MeanFieldVI": gpvi.MeanFieldVI(particles=8),
+    "DeepEnsemble": gpvi.DeepEnsemble(members=3),
+}
+DATA = np.linspace(-1, 1, 12)
+
+
+def log_likelihood(x, y):
+    return -0.5 * jnp.square(y - x.sum())
+
+
+def log_prior(x):
+    return -0.5 * jnp.square(x).sum()
+
+
+TARGET = gpvi.Target(log_likelihood=log_likelihood, log_prior=log_prior, data=DATA, dim=2)
+
+
+def fit(method=METHODS["SVGD"], target=TARGET, **options):
+    options = {
+        "key": KEY,
+        "steps": STEPS,
+        "batch_size": 5,
+        "init": None,
+        "progress": False,
+    } | options
+    return gpvi.fit(target, method, **options)
+
+
+def stop_at(step):
+    def callback(event):
+        if event.step >= step:
+            raise StopIteration
+
+    return callback
+
+
+def unwarned(callbacks=(), **options):
+    """A fit whose notes are looked at, not its warnings; and the steps after which it could be stopped."""
+    steps: list[int] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrainingWarning)
+        callbacks = [lambda event: steps.append(event.step), *callbacks]
+        return fit(callbacks=callbacks, **options), steps
+
+
+def bits(posterior) -> list[bytes]:
+    leaves = jax.tree.leaves(eqx.filter(posterior.model, eqx.is_array))
+    return [np.asarray(leaf).tobytes() for leaf in leaves]
+
+
+def stopped(directory, step, **options) -> None:
+    with pytest.warns(TrainingWarning, match="stopped by a callback"):
+        fit(checkpoint=directory, callbacks=[stop_at(step)], **options)
+
+
+@pytest.mark.parametrize("name", some_slow(METHODS, fast=("GPVI", "SVGD")))
+def test_a_run_goes_on_bit_for_bit(name, tmp_path):
+    whole = fit(METHODS[name])
+    for step in (10, 50):
+        stopped(tmp_path, step, method=METHODS[name])
+    resumed = fit(METHODS[name], checkpoint=tmp_path)
+    assert bits(resumed) == bits(whole)
+    assert (resumed.training.steps, resumed.training.notes) == (STEPS, ())
+    for term, values in whole.training.history.items():
+        np.testing.assert_array_equal(values, resumed.training.history[term])
+
+
+@pytest.mark.slow
+def test_rounds_go_on_too(tmp_path):
+    target = gpvi.Target(lambda x: -0.5 * jnp.square(x).sum() - 0.1 * x[0] ** 4, dim=1)
+    method = gpvi.GPVI(particles=64)
+    options = {"key": KEY, "progress": False}
+    whole = gpvi.fit(target, method, **options)
+    with pytest.warns(TrainingWarning, match="stopped by a callback"):
+        gpvi.fit(target, method, checkpoint=tmp_path, callbacks=[stop_at(250)], **options)
+    resumed = gpvi.fit(target, method, checkpoint=tmp_path, **options)
+    assert bits(resumed) == bits(whole)
+    assert resumed.training.chosen == whole.training.chosen
+    assert resumed.training.start == whole.training.start
+
+
+def test_a_finished_run_returns_at_once(tmp_path):
+    done, steps = fit(checkpoint=tmp_path), []
+    again = fit(checkpoint=tmp_path, callbacks=[lambda event: steps.append(event.step)])
+    assert bits(again) == bits(done)
+    assert not steps
+    assert again.training.seconds == done.training.seconds
+
+
+def test_saves_are_every_so_often_and_few_stay(tmp_path, monkeypatch):
+    written, write = [], storage.write
+
+    def noted(path, *rest):
+        written.append(int(Path(path).name.split("-")[-1]))
+        write(path, *rest)
+
+    monkeypatch.setattr(storage, "write", noted)
+    fit(checkpoint=tmp_path, every=20)
+    assert written == [20, 40, 60, 80, 100, 100]
+    assert sorted(os.listdir(tmp_path)) == ["attempt-0-step-100", "attempt-0-step-80"]
+
+
+@pytest.mark.parametrize(
+    ("what", "changed"),
+    {
+        "key": {"key": jax.random.key(4)},
+        "number of steps": {"steps": 2 * STEPS},
+        "batch size": {"batch_size": 6},
+        "method": {"method": gpvi.SVGD(particles=9)},
+        "program": {"optimizer": optax.adam(0.3)},
+        "init": {"init": jnp.ones((8, 2))},
+        "data": {
+            "target": gpvi.Target(
+                log_likelihood=log_likelihood, log_prior=log_prior, data=DATA + 1, dim=2
+            )
+        },
+        "log-density": {
+            "target": gpvi.Target(
+                log_likelihood=log_likelihood,
+                log_prior=lambda x: 2 * log_prior(x),
+                data=DATA,
+                dim=2,
+            )
+        },
+    }.items(),
+)
+def test_another_run_is_refused(what, changed, tmp_path):
+    fit(checkpoint=tmp_path)
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(InputError, match=f"another run: .*{what}"):
+        fit(checkpoint=tmp_path, **changed)
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_target_of_another_dimension_or_precision_is_refused(tmp_path):
+    options = {"batch_size": None, "steps": 2}
+    gaussian = lambda x: -0.5 * jnp.square(x).sum()  # noqa: E731
+    fit(target=gpvi.Target(gaussian, dim=2), checkpoint=tmp_path, **options)
+    for other in (gpvi.Target(gaussian, dim=3), gpvi.Target(gaussian, dim=2, dtype="float64")):
+        with pytest.raises(InputError, match=r"another run: .*program"):
+            fit(target=other, checkpoint=tmp_path, **options)
+
+
+def test_a_checkpoint_that_lacks_an_array_is_passed_over(tmp_path):
+    whole = fit()
+    stopped(tmp_path, 60, every=20)
+    newest = tmp_path / "attempt-0-step-60"
+    document, arrays = storage.read(newest)
+    storage.write(newest, document, {n: a for n, a in arrays.items() if n != "state/0"})
+    with pytest.warns(TrainingWarning, match="step 60 is damaged and was skipped"):
+        resumed = fit(checkpoint=tmp_path)
+    assert bits(resumed) == bits(whole)
+
+
+DAMAGES = ("truncate", "flip", "remove", "empty", "foreign")
+
+
+@pytest.mark.parametrize("damage", some_slow(DAMAGES, fast=("truncate", "flip")))
+def test_a_damaged_checkpoint_is_passed_over(damage, tmp_path):
+    whole = fit()
+    stopped(tmp_path, 60, every=20)
+    newest = tmp_path / "attempt-0-step-60"
+    arrays = newest / storage.ARRAYS
+    content = arrays.read_bytes()
+    if damage == "truncate":
+        arrays.write_bytes(content[: len(content) // 2])
+    elif damage == "flip":
+        arrays.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif damage == "remove":
+        arrays.unlink()
+    elif damage == "empty":
+        shutil.rmtree(newest)
+        newest.mkdir()
+    else:
+        shutil.rmtree(newest)
+        storage.write(newest, {"done": "all"}, {})
+    with pytest.warns(TrainingWarning, match="step 60 is damaged and was skipped"):
+        resumed = fit(checkpoint=tmp_path)
+    assert bits(resumed) == bits(whole)
+
+
+def damage_all(directory) -> None:
+    for name in os.listdir(directory):
+        os.truncate(directory / name / storage.ARRAYS, 100)
+
+
+def test_saves_after_damaged_ones_stay(tmp_path):
+    """Damaged saves of later steps take no good one's place, are told once, and are replaced when their step comes."""
+    whole = fit(checkpoint=tmp_path, every=20)
+    damage_all(tmp_path)
+    damaged = {"attempt-0-step-80", "attempt-0-step-100"}
+
+    def crash(event):
+        if event.step == 60:
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fit(checkpoint=tmp_path, every=20, callbacks=[crash])
+    assert set(os.listdir(tmp_path)) == damaged | {"attempt-0-step-40", "attempt-0-step-60"}
+    resumed, steps = unwarned(checkpoint=tmp_path, every=20)
+    assert steps[0] == 60 + CHUNK
+    assert bits(resumed) == bits(whole)
+    assert ["is damaged and was skipped" in note for note in resumed.training.notes] == [True] * 2
+    assert set(os.listdir(tmp_path)) == damaged
+    for name in damaged:
+        storage.read(tmp_path / name)
+
+
+def test_the_newest_good_save_of_an_earlier_attempt_stays(tmp_path):
+    """Though one that was skipped, here of step 30, is of a later step."""
+    for name in ("0-step-10", "0-step-20", "0-step-30", "1-step-2", "1-step-4", "1-step-6"):
+        (tmp_path / f"attempt-{name}").mkdir()
+    saves = checkpoint.Checkpoints(tmp_path)
+    saves._passed = {0: {30}}
+    saves._prune(1, 6)
+    left = {"0-step-20", "0-step-30", "1-step-4", "1-step-6"}
+    assert set(os.listdir(tmp_path)) == {f"attempt-{name}" for name in left}
+
+
+@pytest.mark.parametrize("left", ["empty", "zeros", "stray", "file", "link"])
+def test_what_is_at_a_save_s_own_name_is_replaced(left, tmp_path):
+    stopped(tmp_path / "saves", 20)
+    place, elsewhere = tmp_path / "saves" / "attempt-0-step-20", tmp_path / "elsewhere"
+    if left in ("file", "link"):
+        shutil.rmtree(place)
+    if left == "file":
+        place.write_text("")
+    elif left == "link":
+        place.symlink_to(elsewhere)
+    elif left == "stray":
+        (place / ".DS_Store").write_text("")
+        (place / storage.ARRAYS).unlink()
+    else:
+        (place / storage.MANIFEST).write_bytes(b"" if left == "empty" else bytes(64))
+    posterior, _ = unwarned(checkpoint=tmp_path / "saves", callbacks=[stop_at(20)])
+    assert "step 20 is damaged" in posterior.training.notes[0]
+    storage.read(place)
+    assert not place.is_symlink()
+    assert not elsewhere.exists()
+
+
+def test_a_link_that_cannot_be_replaced_is_not_followed(tmp_path, monkeypatch):
+    place, elsewhere = tmp_path / "saves" / "attempt-0-step-20", tmp_path / "elsewhere"
+    place.parent.mkdir()
+    place.symlink_to(elsewhere)
+    unlink = Path.unlink
+
+    def refused(path, **options):
+        if path == place:
+            raise PermissionError(13, "Permission denied")
+        unlink(path, **options)
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    posterior, _ = unwarned(checkpoint=place.parent, callbacks=[stop_at(20)])
+    assert "no checkpoint at step 20: [Errno 13] Permission denied" in posterior.training.notes[1]
+    assert not elsewhere.exists()
+
+
+def test_a_run_that_gave_up_before_its_newest_save_stays_so(tmp_path):
+    """The save of a step that was taken back goes, and with it the way back to before the halvings."""
+    walled = gpvi.Target(lambda x: jnp.where(x @ x < 9, -50 * (x - 1) @ (x - 1), jnp.nan), dim=2)
+    rate = lambda count: jnp.where(count < 41, 0.0, 1e6)  # noqa: E731
+    options = {"target": walled, "optimizer": optax.sgd(rate), "batch_size": None}
+    options |= {"method": METHODS["MeanFieldVI"], "checkpoint": tmp_path, "every": CHUNK}
+    given_up, steps = unwarned(**options)
+    assert "after 8 halvings" in given_up.training.notes[-1]
+    assert (given_up.training.steps, max(steps)) == (40, 42)
+    again, steps = unwarned(**options)
+    assert not steps
+    assert again.training.notes == given_up.training.notes
+    assert os.listdir(tmp_path) == ["attempt-0-step-40"]
+
+
+def test_a_disk_that_refuses_is_told_and_training_goes_on(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    def tell(event):
+        told.append((event.step, len(seen)))
+
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(storage, "_write_files", full)
+    with pytest.warns(TrainingWarning, match="no checkpoint at step 20.*No space left") as seen:
+        posterior = fit(checkpoint=tmp_path, every=20, callbacks=[tell])
+    assert bits(posterior) == bits(fit())
+    assert dict(told)[22] == len(seen) == 1, "at once, once"
+    assert "no checkpoint at step 20" in posterior.training.notes[0]
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("every", [0, -1, True])
+def test_a_bad_interval_is_refused(every, tmp_path):
+    with pytest.raises(InputError, match="every is"):
+        fit(checkpoint=tmp_path, every=every)
+
+
+def test_a_file_is_no_directory(tmp_path):
+    (tmp_path / "here").write_text("")
+    with pytest.raises(InputError, match="is a file"):
+        fit(checkpoint=tmp_path / "here")
+
+
+def test_foreign_names_in_the_directory_are_left_alone(tmp_path):
+    (tmp_path / "attempt-x-step-3").mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
+    fit(checkpoint=tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "attempt-x-step-3").is_dir()
+
+
+def test_a_state_that_failed_goes_back_as_it_would_have(tmp_path):
+    """The NaN policy holds through resumes: the retreat after the stop is the one of the whole run."""
+    walled = gpvi.Target(lambda x: jnp.where(x @ x < 9, -50 * (x - 1) @ (x - 1), jnp.nan), dim=2)
+    rate = lambda count: jnp.where(count < 40, 0.0, 1.0)  # noqa: E731
+    options = {"target": walled, "optimizer": optax.sgd(rate), "batch_size": None}
+    stopped(tmp_path, 40, method=METHODS["GPVI"], **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrainingWarning)
+        whole = fit(METHODS["GPVI"], **options)
+        resumed = fit(METHODS["GPVI"], checkpoint=tmp_path, **options)
+    assert "half the step size" in whole.training.notes[0]
+    assert bits(resumed) == bits(whole)
+    assert resumed.training.notes == whole.training.notes
+
+
+def test_probes_tell_densities_apart():
+    with TARGET.precision():
+        mine = checkpoint.probes(TARGET)
+        assert mine == checkpoint.probes(TARGET)
+        other = gpvi.Target(
+            log_likelihood=log_likelihood, log_prior=lambda x: 0.0, data=DATA, dim=2
+        )
+        assert not np.allclose(mine, checkpoint.probes(other))
+
+
+SCRIPT = textwrap.dedent("""
+    import os, sys
+    import jax, jax.numpy as jnp, numpy as np
+    import gpvi
+    from gpvi import storage
+
+    directory, number, when, method = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    method = {"SVGD": gpvi.SVGD(particles=8), "MeanFieldVI": gpvi.MeanFieldVI(particles=8),
+              "GPVI": gpvi.GPVI(generator=gpvi.generators.Linear(), particles=8)}[method]
+    target = gpvi.Target(lambda x: -0.5 * jnp.square(x).sum(), dim=2)
+    calls = 0
+
+    def tick(event=None):
+        global calls
+        calls += 1
+        if calls == when:
+            os.kill(os.getpid(), number)
+
+    sync = storage._sync
+    storage._sync = lambda path: (sync(path), tick())  # within a save, between its files
+    print("begins", flush=True)
+    found = gpvi.fit(target, method, key=jax.random.key(0), steps=100, init=None, progress=False,
+                     checkpoint=directory, every=2, callbacks=[tick])
+    leaves = jax.tree.leaves(found.model)
+    print(b"".join(np.asarray(a).tobytes() for a in leaves if hasattr(a, "dtype")).hex())
+""")
+
+
+@pytest.fixture(scope="module")
+def child(tmp_path_factory):
+    """Starts the script in a process of its own; all share what was compiled."""
+    cache = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+    def start(directory, method: str, number: int = 0, when: int = -1) -> subprocess.Popen:
+        words = [str(directory), str(number), str(when), method]
+        return subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", SCRIPT, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | cache,
+        )
+
+    return start
+
+
+def result(process: subprocess.Popen) -> str:
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    return output.split()[-1]
+
+
+def nothing_is_half_written(directory) -> None:
+    """Every checkpoint can be read, though a process died; what it left is under names that are none."""
+    for name in os.listdir(directory) if directory.is_dir() else []:
+        if name.startswith("attempt"):
+            storage.read(directory / name)
+        else:
+            assert name == lock.NAME or storage._TEMPORARY.fullmatch(name)
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_a_run_ends_the_same(child, tmp_path):
+    """Once in a callback and once within a save."""
+    target = gpvi.Target(lambda x: -0.5 * jnp.square(x).sum(), dim=2)
+    whole = gpvi.fit(
+        target, gpvi.SVGD(particles=8), key=jax.random.key(0), steps=100, init=None, progress=False
+    )
+    directory = tmp_path / "killed"
+    for moment in (7, 40):
+        killed = child(directory, "SVGD", signal.SIGKILL, moment)
+        killed.communicate(timeout=300)
+        assert killed.returncode == -signal.SIGKILL
+        nothing_is_half_written(directory)
+    assert result(child(directory, "SVGD")) == b"".join(bits(whole)).hex()
+    assert sorted(os.listdir(directory)) == ["attempt-0-step-100", "attempt-0-step-98"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["SVGD", "MeanFieldVI", "GPVI"])
+def test_killed_ten_times_a_run_ends_the_same(method, child, tmp_path):
+    """Five times at moments that a clock picks, five times by count: in callbacks and within saves."""
+    rng = np.random.default_rng(len(method))
+    whole = result(child(tmp_path / "whole", method))
+    kills, runs = 0, 0
+    while kills < 10:
+        directory = tmp_path / str(runs)
+        by_count = kills % 2
+        process = child(directory, method, signal.SIGKILL, rng.integers(1, 60) if by_count else -1)
+        if not by_count:
+            assert process.stdout.readline() == "begins\n"
+            time.sleep(rng.uniform(0, 2.5))
+            process.kill()
+        output, errors = process.communicate(timeout=300)
+        nothing_is_half_written(directory)
+        if process.returncode == -signal.SIGKILL:
+            kills += 1
+            continue
+        assert output.split()[-1] == whole, errors
+        runs += 1
+    assert result(child(tmp_path / str(runs), method)) == whole
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_terminated_run_saves_and_says_how_to_go_on(number, tmp_path, capsys):
+    """Ctrl-C returns what there is, and a request to end ends the process, with a word on how to go on."""
+    assert threading.current_thread() is threading.main_thread()
+
+    def end(event):
+        if event.step == 40:
+            os.kill(os.getpid(), number)
+
+    if number == signal.SIGTERM:
+        with pytest.raises(SystemExit, match="143"):
+            fit(checkpoint=tmp_path, callbacks=[end])
+        assert "step 40 of 100; the same call goes on" in capsys.readouterr().err
+    else:
+        with pytest.warns(TrainingWarning, match="step 40 of 100; the same call goes on"):
+            fit(checkpoint=tmp_path, callbacks=[end])
+    assert os.listdir(tmp_path) == ["attempt-0-step-40"]
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_directory_is_one_run_s_at_a_time(tmp_path):
+    """The second is refused while the first trains; afterwards the directory is free."""
+
+    def again(event):
+        with pytest.raises(InputError, match=f"in use by another run, process {os.getpid()}"):
+            fit(checkpoint=tmp_path)
+        raise StopIteration
+
+    with pytest.warns(TrainingWarning, match="stopped by a callback"):
+        fit(checkpoint=tmp_path, callbacks=[again])
+    assert os.listdir(tmp_path) == ["attempt-0-step-2"]
+
+
+def test_a_lock_of_a_dead_process_is_none(tmp_path):
+    (tmp_path / lock.NAME).write_text("1")
+    with lock.held(tmp_path) as trouble:
+        assert trouble is None
+    assert not os.listdir(tmp_path)
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    left = tmp_path / ".gpvi-0123456789abcdef.tmp"
+    left.mkdir()
+    (left / storage.ARRAYS).write_bytes(b"half")
+    (tmp_path / ".gpvi-mine.tmp").mkdir()
+    fit(checkpoint=tmp_path)
+    assert not left.exists()
+    assert (tmp_path / ".gpvi-mine.tmp").exists()
+
+
+def test_a_directory_that_vanishes_is_made_again(tmp_path):
+    def remove(event):
+        if event.step == 40:
+            shutil.rmtree(tmp_path / "saves")
+
+    posterior = fit(checkpoint=tmp_path / "saves", every=20, callbacks=[remove])
+    assert posterior.training.notes == ()
+    assert bits(fit(checkpoint=tmp_path / "saves")) == bits(posterior)
+
+
+def test_a_file_that_may_not_grow_is_told_and_training_goes_on(tmp_path):
+    """A quota, in short: the system refuses what is written beyond a limit, in the middle of a save."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(event):
+        if event.step == 50:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (256, hard))
+
+    try:
+        with pytest.warns(TrainingWarning, match="no checkpoint at step 60"):
+            posterior = fit(checkpoint=tmp_path, every=20, callbacks=[limit])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert posterior.training.steps == STEPS
+    assert sorted(os.listdir(tmp_path)) == ["attempt-0-step-20", "attempt-0-step-40"]
+    assert bits(fit(checkpoint=tmp_path)) == bits(posterior)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("file/saves", "is a file or below one"),
+        ("x" * 300, "File name too long"),
+        ("a\0b", "null byte"),
+        ("~nobody-at-all/x", "home"),
+        ("", "pass a directory"),
+        (b"saves", "pass a directory"),
+        (3, "pass a directory"),
+    ],
+)
+def test_what_cannot_be_a_directory_is_refused(name, why, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=rf"checkpoint is .*{why}"):
+        fit(checkpoint=name)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_directory_that_cannot_be_made_is_refused(tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    with pytest.raises(InputError, match="cannot be created: Read-only file system"):
+        fit(checkpoint=tmp_path / "saves")
+
+
+def test_a_directory_that_cannot_be_locked_is_told_before_training(tmp_path, monkeypatch):
+    """A read-only one, say; of that the superuser would not notice."""
+
+    def refused(_):
+        raise OSError(30, "Read-only file system")
+
+    def tell(event):
+        told.append(len(seen))
+
+    told: list[int] = []
+    monkeypatch.setattr(lock, "_taken", refused)
+    with pytest.warns(TrainingWarning, match="cannot be locked: Read-only") as seen:
+        fit(checkpoint=tmp_path, callbacks=[tell])
+    assert (told[0], len(seen)) == (1, 1)
+    assert seen[0].filename == __file__
+
+
+def test_home_is_expanded(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    posterior = fit(checkpoint="~/saves")
+    posterior.save("~/model")
+    assert sorted(os.listdir(tmp_path)) == ["model", "saves"]
+    assert bits(gpvi.load("~/model")) == bits(posterior)
+
+
+def test_seeds_side_by_side_go_on_too(tmp_path, monkeypatch):
+    targets = [
+        gpvi.Target(log_likelihood=log_likelihood, log_prior=log_prior, data=DATA + i, dim=2)
+        for i in range(2)
+    ]
+    options = {"key": KEY, "steps": STEPS, "batch_size": 5, "progress": False}
+    method = METHODS["SVGD"]
+    whole = [bits(each) for each in fit_seeds(targets, method, **options)]
+    save, saves = checkpoint.Checkpoints.save, []
+
+    def save_and_stop(self, attempt, run):
+        save(self, attempt, run)
+        saves.append(run.done)
+        if len(saves) == 1:
+            raise StopIteration
+
+    monkeypatch.setattr(checkpoint.Checkpoints, "save", save_and_stop)
+    options |= {"checkpoint": tmp_path, "every": 20}
+    with pytest.warns(TrainingWarning, match="stopped by a callback"):
+        stopped = fit_seeds(targets, method, **options)
+    assert stopped[0].training.steps == 20
+    monkeypatch.setattr(start, "automatic", None)  # the start is that of the save
+    found = fit_seeds(targets, method, **options)
+    assert [bits(each) for each in found] == whole
+    assert [each.training.start for each in found] == [each.training.start for each in stopped]
+    with pytest.raises(InputError, match=r"another run: .*data"):
+        fit_seeds([targets[0], targets[0]], method, **options)
+
+
+def test_every_field_of_a_run_is_saved():
+    """A field added to `Run` must be added to checkpoints."""
+    from gpvi.training.recovery import Run
+
+    assert set(vars(Run({}))) == {
+        "arrays",
+        "before",
+        "done",
+        "retries",
+        "notes",
+        "given_up",
+        "stopped",
+        "assessed",
+        "seconds",
+        "_record",
+    }

@@ -1,0 +1,182 @@
+"""Training in rounds: stops where the draws fit, begins anew where they cannot be trusted."""
+
+import importlib
+
+import jax
+import numpy as np
+import pytest
+
+import gpvi
+from gpvi.diagnostics.importance import Importance
+from gpvi.generators import SplineFlow, Triangular
+from gpvi.training import stopping as pace
+from gpvi.training.fit import TrainingWarning
+from gpvi.training.program import chunk_length
+from gpvi.training.stopping import Assessment, Judge
+
+SMALL = gpvi.GPVI(generator=Triangular(head=SplineFlow(2, 4, 5.0, 8)), particles=128)
+
+
+def gaussian(x):
+    return -0.5 * (x**2).sum()
+
+
+def seen(elbo, share=0.5, k_hat=0.3):
+    return Importance(elbo, 0.001, elbo, 0.001, share, k_hat, 0.0, 4_000)
+
+
+@pytest.mark.slow
+def test_a_gaussian_settles_in_the_first_round():
+    posterior = gpvi.fit(gpvi.Target(gaussian, dim=2), SMALL, key=jax.random.key(0), progress=False)
+    first = SMALL.rounds(2)[0]
+    assert posterior.training.steps == posterior.training.planned == first
+    assert "stopped after 500 of at most 7,500 steps: the draws fit" in posterior.training.chosen
+    assert "128 draws per step" in posterior.training.chosen
+    assert posterior.training.notes == ()
+
+
+@pytest.mark.parametrize("given", [{"steps": 30}, {"init": None, "steps": 20}])
+def test_given_lengths_are_kept(given):
+    target = gpvi.Target(gaussian, dim=2)
+    posterior = gpvi.fit(target, SMALL, key=jax.random.key(0), progress=False, **given)
+    assert posterior.training.steps == given["steps"]
+
+
+def test_chunks_end_where_rounds_do():
+    for rounds in ((500, 1_000, 2_000, 4_000), (7, 14), (30, 45)):
+        length, masked = chunk_length(sum(rounds), rounds)
+        assert not masked
+        assert all(end % length == 0 for end in np.cumsum(rounds))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "missed", "stops"),
+    [
+        (None, seen(-1.0), 0.0, None),
+        (None, seen(-1.0, 0.99), 0.0, "fit"),
+        (None, seen(-1.0, 0.99), 0.4, None),
+        (None, seen(-1.0, 0.99, 0.9), 0.0, None),
+        (seen(-1.0), seen(-0.9), 0.0, None),
+        (seen(-1.0), seen(-0.999), 0.0, "no longer rises"),
+        (seen(-1.0), seen(-1.5), 0.3, "no longer rises"),
+    ],
+)
+def test_the_judge(before, now, missed, stops, monkeypatch):
+    monkeypatch.setattr(pace, "inside_evidence", lambda *args, **options: now)
+    monkeypatch.setattr(pace, "missing", lambda *args, dtype: missed)
+    target = gpvi.Target(gaussian, dim=1)
+    judge = Judge(target, tuple, key=jax.random.key(0))
+    state = SMALL.init(target, SMALL.default_optimizer(1), key=jax.random.key(0))
+    why, found = judge(state, None if before is None else Assessment(before, 0.0))
+    assert found == judge.last == Assessment(now, missed)
+    assert why is None if stops is None else stops in why
+
+
+def test_draws_that_fit_by_luck_are_trained_on(monkeypatch):
+    """The first set of noise fits, the second does not."""
+    found = iter([seen(-1.0, 0.99), seen(-1.0, 0.9), seen(-0.5, 0.99), seen(-0.5, 0.99)])
+    monkeypatch.setattr(pace, "inside_evidence", lambda *_, **__: next(found))
+    monkeypatch.setattr(pace, "missing", lambda *args, dtype: 0.0)
+    target = gpvi.Target(gaussian, dim=1)
+    judge = Judge(target, tuple, key=jax.random.key(0))
+    state = SMALL.init(target, SMALL.default_optimizer(1), key=jax.random.key(0))
+    why, before = judge(state, None)
+    assert why is None
+    why, _ = judge(state, before)
+    assert why is not None and "the draws fit" in why
+
+
+def test_a_round_judged_twice_is_compared_with_the_round_before(monkeypatch):
+    """The first step after a round fails: the run goes back, and the same round ends, and is judged, once more."""
+    monkeypatch.setattr(pace, "inside_evidence", lambda *_, **__: seen(-1.0))
+    monkeypatch.setattr("gpvi.methods.gpvi.ROUNDS", (4, 8))
+    program, fit = (
+        importlib.import_module("gpvi.training.program"),
+        importlib.import_module("gpvi.training.fit"),
+    )
+    run_chunk, failed = program.Program.__call__, []
+
+    def fails_once(self, arrays, target, key, first, batches=None):
+        arrays, terms = run_chunk(self, arrays, target, key, first, batches)
+        if int(first) == 4 and not failed:
+            failed.append(int(first))
+            terms = {name: values.at[0].set(np.nan) for name, values in terms.items()}
+        return arrays, terms
+
+    monkeypatch.setattr(program.Program, "__call__", fails_once)
+    monkeypatch.setattr(fit, "ATTEMPTS", 1)
+    with pytest.warns(TrainingWarning, match="step 4: .* is not finite; went back to step") as told:
+        posterior = gpvi.fit(
+            gpvi.Target(gaussian, dim=2), SMALL, key=jax.random.key(0), progress=False
+        )
+    assert failed and posterior.training.steps == 12
+    assert {warning.filename for warning in told} == {__file__}, "it points at the call of fit"
+
+
+def test_of_two_attempts_the_one_that_misses_nothing_is_better():
+    assert Assessment(seen(-2.0), 0.0).rank > Assessment(seen(-1.0), 0.2).rank
+    assert Assessment(seen(-1.0), 0.0).rank > Assessment(seen(-2.0), 0.0).rank
+    assert "misses 20%" in str(Assessment(seen(-1.0), 0.2))
+
+
+def test_what_cannot_be_trusted_is_tried_again_and_told(monkeypatch):
+    """Weights that are never reliable: three attempts, the best kept, all of them in the notes."""
+    elbos = iter([-3.0, -2.0, -1.5, -1.0, -9.0, -8.0])
+    monkeypatch.setattr(pace, "inside_evidence", lambda *_, **__: seen(next(elbos), k_hat=0.9))
+    monkeypatch.setattr("gpvi.methods.gpvi.ROUNDS", (2, 4))
+    with pytest.warns(TrainingWarning, match="no attempt can be trusted") as warned:
+        posterior = gpvi.fit(
+            gpvi.Target(gaussian, dim=2), SMALL, key=jax.random.key(0), progress=False
+        )
+    assert {warning.filename for warning in warned} == {__file__}, "it points at the call of fit"
+    told = posterior.training.notes
+    assert [note[:14] for note in told] == [f"attempt {i} of 3" for i in (1, 2, 3)]
+    assert "ELBO -1," in told[1]
+    assert posterior.training.steps == 6
+
+
+@pytest.mark.slow
+def test_an_attempt_that_is_cut_short_does_not_replace_a_finished_one(monkeypatch):
+    """Stopped in the second attempt, before its first round is over: the first stays the best, and both are told."""
+    elbos = iter([-3.0, -2.0, -9.0])
+    monkeypatch.setattr(pace, "inside_evidence", lambda *_, **__: seen(next(elbos), k_hat=0.9))
+    monkeypatch.setattr("gpvi.methods.gpvi.ROUNDS", (2, 4))
+    calls = []
+
+    def stop_later(event):
+        calls.append(event.step)
+        if calls.count(calls[0]) == 2:
+            raise StopIteration
+
+    with pytest.warns(TrainingWarning):
+        posterior = gpvi.fit(
+            gpvi.Target(gaussian, dim=2),
+            SMALL,
+            key=jax.random.key(0),
+            progress=False,
+            callbacks=[stop_later],
+        )
+    first, second = posterior.training.notes
+    assert posterior.training.steps == 6
+    assert first.startswith("attempt 1 of 2: ELBO -2,")
+    assert second.startswith("attempt 2 of 2: ELBO -9,") and "stopped by a callback" in second
+
+
+@pytest.mark.slow
+def test_the_two_evidences_share_no_noise(monkeypatch):
+    """One is of q, the other of a wide Gaussian, and their errors are added as those of independent estimates."""
+    keys = {}
+
+    def outside(density, *, key):
+        keys["outside"] = key
+
+    def inside(density, model, *, key):
+        keys["inside"] = key
+        return seen(np.log(2 * np.pi), 0.99)
+
+    monkeypatch.setattr(pace, "inside_evidence", inside)
+    monkeypatch.setattr(importlib.import_module("gpvi.training.fit"), "outside_evidence", outside)
+    monkeypatch.setattr("gpvi.methods.gpvi.ROUNDS", (2, 4))
+    gpvi.fit(gpvi.Target(gaussian, dim=2), SMALL, key=jax.random.key(0), progress=False)
+    drawn = [jax.random.normal(keys[name], (4,)) for name in ("inside", "outside")]
+    assert not set(np.asarray(drawn[0])) & set(np.asarray(drawn[1]))

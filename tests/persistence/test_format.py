@@ -523,7 +523,7 @@ def test_killed_writers_leave_a_whole_save(tmp_path):
         """
         import os, random, signal, sys, time
         import numpy as np
-        from gpvi import storage
+        from gpvi.persistence import format as storage
         os.fsync = lambda _: None  # what a killed process wrote outlives it without
         directory, clock, seen = sys.argv[1], random.Random(0), set()
         exchange = storage._exchange
@@ -864,7 +864,7 @@ def test_hostile_files_stay_within_an_address_space_limit(saved):
     result = run_python(
         """
         import resource, sys
-        from gpvi import storage
+        from gpvi.persistence import format as storage
         pages = int(open("/proc/self/statm").read().split()[0])
         limit = pages * resource.getpagesize() + 2**28
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -1,6 +1,7 @@
 """Errors and warnings of this library, by what the caller can do about them."""
 
 import difflib
+import importlib.util
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -71,3 +72,21 @@ def quietly() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)
         yield
+
+
+def require_extra(extra: str, package: str, purpose: str) -> None:
+    """Raise `NotAvailableError` unless an optional package is installed.
+
+    Parameters
+    ----------
+    extra
+        The extra of this distribution that installs the package.
+    package
+        The name by which the package is imported.
+    purpose
+        What needs it, as the subject of the message.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise NotAvailableError(
+            f"{purpose} needs {package}, which is not installed: pip install 'gpvi[{extra}]'."
+        )

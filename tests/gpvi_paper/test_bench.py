@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpvi import cache
-from gpvi.cli import app
+from gpvi.cli import load_app
 from gpvi.errors import StorageError, UnknownOptionError
 from gpvi_paper import records
 from gpvi_paper.bench import CASES, Report, Result, Setting, counting, results
@@ -179,7 +179,7 @@ def test_through_the_command_line(tmp_path, capsys):
     for row in rows:
         command += ["--case", row]
     with pytest.raises(SystemExit, match="0"):
-        app(command)
+        load_app()(command)
     printed = capsys.readouterr()
     shown = json.loads(printed.out)
     assert "no row" not in printed.err
@@ -196,7 +196,7 @@ def test_through_the_command_line(tmp_path, capsys):
 def test_a_row_that_is_not_there_is_named_and_nothing_is_overwritten(tmp_path, capsys):
     (tmp_path / "bench.json").write_text("former results")
     with pytest.raises(SystemExit, match="2"):
-        app(["bench", "--quick", "--case", "svgd/no-such-row", "--out", str(tmp_path)])
+        load_app()(["bench", "--quick", "--case", "svgd/no-such-row", "--out", str(tmp_path)])
     assert "svgd has no row 'no-such-row'" in capsys.readouterr().err
     assert (tmp_path / "bench.json").read_text() == "former results"
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import gpvi
-from gpvi.cli import app
+from gpvi.cli import load_app
 from gpvi.errors import OtherRunError
 from gpvi_paper import records
 from gpvi_paper.experiments import EXPERIMENTS
@@ -22,7 +22,7 @@ from selection import slow
 
 
 def call(*words):
-    return CliRunner().invoke(app, list(map(str, words)))
+    return CliRunner().invoke(load_app(), list(map(str, words)))
 
 
 @pytest.fixture

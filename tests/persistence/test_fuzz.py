@@ -30,7 +30,8 @@ import typer
 
 import gpvi
 from gpvi import bnn
-from gpvi.cli import app, fitting, userfile
+from gpvi.cli import application, load_app, userfile
+from gpvi.cli import fit as fitting
 from gpvi.diagnostics.missing_mass import FromStart
 from gpvi.errors import GPVIError
 from gpvi.persistence import format as storage
@@ -394,10 +395,10 @@ def command(words: list[str]) -> None:
             userfile, "target", lambda place, dim: userfile._run(userfile.split(place)[0])
         )
         patch.setattr(sys.modules["gpvi.training.fit"], "fit", _stop)
-        patch.setattr(sys.modules["gpvi.cli.app"], "complain", said.append)
+        patch.setattr(application, "complain", said.append)
         patch.setattr(fitting, "complain", said.append)
         with pytest.raises(SystemExit) as ended:
-            typer.main.get_command(app).main(words, prog_name="gpvi")
+            typer.main.get_command(load_app()).main(words, prog_name="gpvi")
     assert ended.value.code in (0, 1, 2, 130), ended.value.code
     assert not any(line.startswith("unexpected") for line in said), said
     if ended.value.code:

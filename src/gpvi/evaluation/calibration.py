@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from gpvi.errors import InputError
+from gpvi.errors import InputError, require_extra
 from gpvi.methods import GPVI, Method, held_draws
 from gpvi.methods.base import Selective
 from gpvi.progress import Meter, as_meter
@@ -71,6 +71,7 @@ class Calibration:
 
     def figure(self) -> "Figure":
         """A histogram of ranks for each coordinate; 99 % of bars of a calibrated method lie in the grey band."""
+        require_extra("plots", "matplotlib", "a figure")
         from matplotlib.figure import Figure
         from scipy.stats import binom
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from gpvi.diagnostics.diagnosis import Diagnosis
-from gpvi.errors import GPVIError, InputError, TrainingWarning
+from gpvi.errors import GPVIError, InputError, TrainingWarning, quietly, require_extra
 from gpvi.methods import Method
 from gpvi.posterior.posterior import Posterior
 from gpvi.posterior.summary import aligned
@@ -73,6 +73,7 @@ class Comparison:
 
     def figure(self) -> "Figure":
         """The marginals of the first coordinates, and the draws in the first two."""
+        require_extra("plots", "matplotlib", "a figure")
         from matplotlib.figure import Figure
 
         drawn = [(row, self._draws(row)) for row in self.rows if row.posterior is not None]

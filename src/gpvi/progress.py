@@ -38,7 +38,7 @@ class Meter(Protocol):
     True
     >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
     >>> posterior = gpvi.fit(target, gpvi.SVGD(particles=8), key=key, steps=20, progress=Printer())
-    SVGD (8 particles): 20 steps
+    SVGD: 20 steps
     20 done
     """
 

@@ -12,8 +12,8 @@ from gpvi import cache
 from gpvi.cli import load_app
 from gpvi.errors import StorageError, UnknownOptionError
 from gpvi_paper import records
-from gpvi_paper.bench import CASES, Report, Result, Setting, counting, results
-from gpvi_paper.bench.cases.particles import same
+from gpvi_paper.bench import CASES, Report, Result, Setting, counting, measure, results
+from gpvi_paper.bench.cases.particles import check_same_step
 from gpvi_paper.bench.chart import chart
 from gpvi_paper.bench.exponents import exponent, last_exponent
 from gpvi_paper.bench.limits.roofline import LENET5, PROBLEMS, SMALL_CONVOLUTIONAL, methods
@@ -57,7 +57,7 @@ def test_a_function_is_compiled_once_and_keeps_its_result():
         return 2 * x
 
     program = Compiled(double, jnp.arange(3.0))
-    assert program.turn() > 0 and program.turn() > 0
+    assert program.turn() >= 0 and program.turn() >= 0
     assert len(traced) == 1
     np.testing.assert_array_equal(program.result, [0, 2, 4])
     assert program.peak_bytes is not None and program.peak_bytes >= 24
@@ -125,9 +125,9 @@ def test_the_generator_of_mnist_is_the_papers():
 
 def test_other_steps_are_not_compared():
     start, ours = jnp.zeros((2, 2)), jnp.ones((2, 2))
-    same(ours, ours * (1 + 1e-5), start, "a peer")
+    check_same_step(ours, ours * (1 + 1e-5), start, "a peer")
     with pytest.raises(AssertionError, match="a peer takes another step"):
-        same(ours, 1.1 * ours, start, "a peer")
+        check_same_step(ours, 1.1 * ours, start, "a peer")
 
 
 def report():
@@ -165,8 +165,8 @@ def test_a_picture_of_every_kind(tmp_path):
 def test_which_rows_are_wanted():
     wanted = benching._wanted(["svgd/n = 10, d = 100", "growth", "growth/pathwise, d"], list(CASES))
     assert wanted == {"svgd": {"n-10-d-100"}, "growth": frozenset()}
-    assert Setting(only=wanted["svgd"]).wants("n = 10, d = 100")
-    assert not Setting(only=wanted["svgd"]).wants("n = 10, d = 1,000")
+    assert Setting("svgd", only=wanted["svgd"]).wants("n = 10, d = 100")
+    assert not Setting("svgd", only=wanted["svgd"]).wants("n = 10, d = 1,000")
     with pytest.raises(UnknownOptionError, match="svgd"):
         benching._wanted(["svg"], list(CASES))
 
@@ -204,7 +204,7 @@ def test_a_row_that_is_not_there_is_named_and_nothing_is_overwritten(tmp_path, c
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_every_case_runs(name):
-    found = list(CASES[name].results(Setting(quick=True, peers=True, seconds=0.0)))
+    found = list(measure(Setting(name, quick=True, peers=True, seconds=0.0)))
     assert found and all(r.case == name for r in found)
 
 

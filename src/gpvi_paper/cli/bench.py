@@ -51,7 +51,7 @@ def bench(
     Results are written as they come to bench.json, and to bench.png at the end. The first result replaces the files of
     an earlier run.
     """
-    from gpvi_paper.bench import CASES, Report, Setting
+    from gpvi_paper.bench import CASES, Report, Setting, measure
     from gpvi_paper.bench.chart import chart
     from gpvi_paper.bench.results import FILE
 
@@ -63,11 +63,11 @@ def bench(
     report, path = Report.begin(" ".join(["gpvi", *sys.argv[1:]])), out / FILE
     try:
         for name, rows in wanted.items():
-            setting = Setting(quick, peers, seconds, rows)
+            setting = Setting(name, quick, peers, seconds, rows)
             if not as_json:
                 console().print(f"\n[bold]{name}[/bold]: {CASES[name].title}", highlight=False)
             try:
-                for result in CASES[name].results(setting):
+                for result in measure(setting):
                     report.results.append(result)
                     report.write(out)
                     if not as_json:
@@ -75,7 +75,7 @@ def bench(
             except NotAvailableError as error:
                 complain(f"{name}: {error}")
             else:
-                _complain_of_missing(name, rows - setting.met)
+                _complain_of_missing(name, rows - setting.matched)
     except KeyboardInterrupt:
         kept = f"{len(report.results)} results kept in {path}"
         complain(f"interrupted: {kept if report.results else 'nothing was finished'}.")

@@ -13,7 +13,7 @@ from scipy import integrate, stats
 
 from gpvi import metrics
 from gpvi.errors import InputError
-from gpvi_paper.report.reliability import draw_reliability, reliability_diagram
+from gpvi_paper.report.charts.reliability import draw_reliability, reliability_diagram
 
 pytestmark = pytest.mark.usefixtures("x64")
 

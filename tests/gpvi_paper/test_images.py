@@ -27,7 +27,7 @@ from gpvi_paper.experiments.images import open_category
 from gpvi_paper.experiments.images.cifar10 import CIFAR10, SmallConvolutional
 from gpvi_paper.experiments.images.digits import Digits
 from gpvi_paper.experiments.images.mnist import MNIST
-from gpvi_paper.report.outliers import ScoreHistogram, outlier_histograms
+from gpvi_paper.report.charts.outliers import ScoreHistogram, outlier_histograms
 from made_data import cifar_records, idx, write_cifar, write_mnist
 
 COLDER = "GPVI (pathwise, g = 6, T = 0.3)"

@@ -19,8 +19,8 @@ from gpvi_paper.experiments import EXPERIMENTS
 from gpvi_paper.experiments.base import Published
 from gpvi_paper.experiments.images.open_category import HISTOGRAM
 from gpvi_paper.records import Summary
-from gpvi_paper.report import figures
 from gpvi_paper.report import page as page_module
+from gpvi_paper.report.charts import dots
 from gpvi_paper.report.differences import differs
 from gpvi_paper.report.pictures import PICTURES
 from made_records import made
@@ -297,17 +297,17 @@ def test_no_more_digits_than_mean_anything():
 
 def test_numbers_on_axes_keep_their_digits():
     """Coordinates are cut to hundredths, labels are not."""
-    lines = {name: [figures.Mark("best", (0.001, 0.0025))] for name in "ab"}
-    drawing = figures.dot_chart(lines, "error", None, "digits")
+    lines = {name: [dots.Mark("best", (0.001, 0.0025))] for name in "ab"}
+    drawing = dots.dot_chart(lines, "error", None, "digits")
     assert re.search(r">0\.001\d*</text>", drawing)
     assert not re.search(r'(?<=["\s])-?\d+\.\d{3,}', re.sub(r">[^<]*<", "><", drawing))
 
 
 def test_a_method_far_off_leaves_room_for_the_others():
-    near = {f"m{i}": [figures.Mark("best", (i - 2.0,))] for i in range(6)}
-    far = near | {"far": [figures.Mark("best", (3e9,))]}
-    assert "3e+09 →" in figures.dot_chart(far, "NLL", None, "far")
-    assert "→" not in figures.dot_chart(near, "NLL", None, "near")
+    near = {f"m{i}": [dots.Mark("best", (i - 2.0,))] for i in range(6)}
+    far = near | {"far": [dots.Mark("best", (3e9,))]}
+    assert "3e+09 →" in dots.dot_chart(far, "NLL", None, "far")
+    assert "→" not in dots.dot_chart(near, "NLL", None, "near")
 
 
 class TestPictures:

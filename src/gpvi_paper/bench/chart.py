@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from gpvi_paper.bench.results import Result
 from gpvi_paper.files import write_file
-from gpvi_paper.report import canvas
-from gpvi_paper.report.canvas import CYCLE, INK
+from gpvi_paper.report.charts import canvas
+from gpvi_paper.report.charts.canvas import CYCLE, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,13 +23,10 @@ def chart(results: Sequence[Result], directory: str | os.PathLike[str]) -> Path 
     if not panels:
         return None
     path = Path(directory) / FILE
-    with canvas.figure(4.6 * min(2, len(panels)), 3.4 * -(-len(panels) // 2)) as (figure, single):
-        single.remove()
-        axes = figure.subplots(-(-len(panels) // 2), min(2, len(panels)), squeeze=False).ravel()
-        for draw, each in zip(panels, axes, strict=False):
-            draw(each, results)
-        for each in axes[len(panels) :]:
-            each.set_axis_off()
+    columns = min(2, len(panels))
+    with canvas.empty_figure(4.6 * columns, 3.4 * -(-len(panels) // columns)) as figure:
+        for draw, axes in zip(panels, canvas.grid(figure, len(panels), columns), strict=True):
+            draw(axes, results)
         figure.tight_layout()
         content = canvas.png(figure, white=True)
     write_file(path, content, "the chart")

@@ -55,10 +55,15 @@ class Setting:
         return requested
 
     def result(
-        self, row: str, contender: str, values: Mapping[str, float], against: str | None = None
+        self,
+        row: str,
+        contender: str,
+        values: Mapping[str, float | int],
+        against: str | None = None,
     ) -> Result:
         """Return a result of this case."""
-        return Result(self.case, row, contender, dict(values), against)
+        numbers = {name: float(value) for name, value in values.items()}
+        return Result(self.case, row, contender, numbers, against)
 
     def timed(
         self,

@@ -17,7 +17,8 @@ from gpvi.progress import Meter, as_meter
 from gpvi_paper.experiments import EXPERIMENTS, PRESETS, Experiment, Metric, Published
 from gpvi_paper.experiments.base import Table
 from gpvi_paper.records import Record, Summary, decimal, decimals, latest, slug
-from gpvi_paper.report import figures
+from gpvi_paper.report.charts.curves import curves_chart
+from gpvi_paper.report.charts.dots import Mark, dot_chart
 from gpvi_paper.report.differences import PRESET, Differences
 from gpvi_paper.report.elements import badge, chart, charts, key
 from gpvi_paper.report.pictures import PICTURES
@@ -296,7 +297,7 @@ class Section:
                 if len(lines) < 2 or not ours:
                     continue
                 heading = f"{metric.label}: {metric.meaning}" + (f" · {title}" if case else "")
-                svg = figures.dot_chart(
+                svg = dot_chart(
                     lines,
                     metric.label,
                     self._floor(case, metric),
@@ -307,18 +308,18 @@ class Section:
             yield f"<h3>Seed by seed</h3>{_legend(self.presets, bool(self.experiment.published))}"
             yield charts(made)
 
-    def _marks(self, label: str, case: str, metric: Metric) -> list[figures.Mark]:
+    def _marks(self, label: str, case: str, metric: Metric) -> list[Mark]:
         row, marks = key(case, metric.key), []
         figure = self.experiment.published.get(label, {}).get(row)
         if figure:
             sd = figure.sd if math.isfinite(figure.sd) else None
-            marks.append(figures.Mark("published", (figure.mean,), sd))
+            marks.append(Mark("published", (figure.mean,), sd))
         for preset in self.presets:
             record = self.by_place.get((label, preset))
             values = record.rows.get(row, ()) if record else ()
             finite = tuple(value for value in values if math.isfinite(value))
             if finite:
-                marks.append(figures.Mark(preset, finite))
+                marks.append(Mark(preset, finite))
         return marks
 
     def _floor(self, case: str, metric: Metric) -> float | None:
@@ -345,7 +346,7 @@ class Section:
                     )
                     for r in group
                 }
-                svg = figures.curves_chart(
+                svg = curves_chart(
                     curves, CURVES[term], f"{self.experiment.name}-{preset}-{case}-curve"
                 )
                 where = " · ".join(filter(None, [title if case else "", preset]))

@@ -14,13 +14,13 @@ from gpvi.metrics import Reliability
 from gpvi_paper.experiments import PRESETS, Experiment
 from gpvi_paper.experiments.images.open_category import HISTOGRAM
 from gpvi_paper.records import Record
-from gpvi_paper.report import figures
-from gpvi_paper.report.bands import Band, bands_chart
+from gpvi_paper.report.charts import planes
+from gpvi_paper.report.charts.bands import Band, bands_chart
+from gpvi_paper.report.charts.curves import error_curves, scaling_chart
+from gpvi_paper.report.charts.maps import map_panel
+from gpvi_paper.report.charts.outliers import ScoreHistogram, outlier_histograms
+from gpvi_paper.report.charts.reliability import reliability_diagram
 from gpvi_paper.report.elements import badge, chart, charts, key, multiples, panel, panels, picture
-from gpvi_paper.report.error_curves import error_curves
-from gpvi_paper.report.maps import map_panel
-from gpvi_paper.report.outliers import ScoreHistogram, outlier_histograms
-from gpvi_paper.report.reliability import reliability_diagram
 
 Pictures = Callable[[Experiment, Sequence[Record]], Iterator[str]]
 
@@ -34,10 +34,10 @@ def draws(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
             continue
         target = drawn[0].arrays[key(case, "target")]
         half_width = float(drawn[0].arrays[key(case, "half_width")])
-        row = [panel(figures.density_panel(target), "Target", f"the density of {title}")]
+        row = [panel(planes.density_panel(target), "Target", f"the density of {title}")]
         for record in drawn:
             points = record.arrays[key(case, "draws")]
-            image = figures.draws_panel(target, points, half_width)
+            image = planes.draws_panel(target, points, half_width)
             caption = f"{escape(record.method)} {badge(record.preset)}"
             row.append(panel(image, caption, f"{len(points)} draws of {record.method}"))
         blocks.append(panels(title, row))
@@ -160,7 +160,7 @@ def collapse(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]
                     [record.rows[key(case, f"theory_d{size}")][0] for size in sizes],
                 )
             by_method[record.method] = lines
-        image = figures.scaling_chart(by_method, theory, ("dimension", "variance ratio"))
+        image = scaling_chart(by_method, theory, ("dimension", "variance ratio"))
         yield (
             f'<figure class="wide">{picture(image, "variance ratio against dimension")}<figcaption>Estimated over '
             f"true variance {badge(preset)}; dashed: theory for SVGD.</figcaption></figure>"

@@ -22,7 +22,7 @@ def device_dtype(dtype: np.dtype) -> np.dtype:
     return np.dtype(jnp.asarray(np.empty(0, dtype)).dtype)
 
 
-def brief(point: Any) -> str:
+def format_point(point: Any) -> str:
     """A point as a message shows it."""
     return np.array2string(np.asarray(point), precision=3, threshold=6)
 
@@ -65,7 +65,7 @@ def require_finite(array: np.ndarray, name: str, rows: np.ndarray | None = None)
         )
 
 
-def held_as(array: np.ndarray, dtype: np.dtype, name: str = "data") -> np.ndarray:
+def cast_in_range(array: np.ndarray, dtype: np.dtype, name: str = "data") -> np.ndarray:
     """The array as `dtype`, rounded if need be; a value outside its range is refused."""
     if array.dtype == dtype or array.dtype.kind == "b":
         return array
@@ -92,12 +92,12 @@ def on_device(data: PyTree[Any]) -> PyTree[jax.Array]:
         array = np.asarray(leaf)
         native = array.astype(array.dtype.newbyteorder("="), copy=False)
         name = "data" + jax.tree_util.keystr(path)
-        return jnp.asarray(held_as(native, device_dtype(native.dtype), name))
+        return jnp.asarray(cast_in_range(native, device_dtype(native.dtype), name))
 
     return jax.tree.map_with_path(put, data)
 
 
-def both_classes(probabilities: Float[Array, "*n c"]) -> Float[Array, "*n k"]:
+def class_probabilities(probabilities: Float[Array, "*n c"]) -> Float[Array, "*n k"]:
     """One column is P(y = 1), as the mean of a `Bernoulli` prediction, and becomes (1 − p, p); more are classes."""
     if probabilities.shape[-1] != 1:
         return probabilities

@@ -136,7 +136,9 @@ def test_every_source_gives_the_same_rows(kind, files, tmp_path):
         "slices": lambda: (Slices(X), Slices(Y)),
         "dataset": Rows,
         "array": lambda: (X, Y),
-        "nested": lambda: Stream(Rows(), transform=lambda rows: rows).beside(X, lambda p: p[0]),
+        "nested": lambda: Stream(Rows(), transform=lambda rows: rows).paired_with(
+            X, lambda p: p[0]
+        ),
     }
     if kind == "h5py":
         with h5py.File(tmp_path / "data.h5", "w") as file:

@@ -7,7 +7,7 @@ is scaled to a unit diagonal, so that they do not depend on the units of the coo
 import numpy as np
 from numpy.random import Generator
 
-from gpvi._inputs import brief
+from gpvi._inputs import format_point
 from gpvi.initialization._arrays import Matrix, Vector
 from gpvi.initialization._evaluation import BATCH, HostDensity
 from gpvi.initialization._normal import Normal, antithetic_noise
@@ -46,7 +46,7 @@ def ascend(density: HostDensity, start: Vector, rng: Generator) -> Gaussian:
     normal = None if best is None else narrow_to_support(density, best, rng)
     if normal is None:
         raise NoPathError(
-            f"the Hessian or the values of the log-density are not finite around {brief(x)}. "
+            f"the Hessian or the values of the log-density are not finite around {format_point(x)}. "
             "Pass another start, or guard the log-density."
         )
     report = Report(

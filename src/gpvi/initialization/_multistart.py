@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 from numpy.random import Generator
 
-from gpvi._inputs import brief
+from gpvi._inputs import format_point
 from gpvi.initialization._arrays import Vector
 from gpvi.initialization._candidates import begin, beginnings
 from gpvi.initialization._combination import Joined, join
@@ -132,7 +132,7 @@ def _result(density: HostDensity, search: Search, widest: float, rng: Generator)
 
 def _no_path(start: Vector) -> NoPathError:
     return NoPathError(
-        f"no Gaussian around the start {brief(start)} has a finite ELBO: the log-density is "
+        f"no Gaussian around the start {format_point(start)} has a finite ELBO: the log-density is "
         "not finite almost everywhere near it. Pass another start, or guard the log-density."
     )
 

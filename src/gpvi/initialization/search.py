@@ -9,7 +9,7 @@ from jaxtyping import ArrayLike, PRNGKeyArray
 from numpy.random import Generator
 from threadpoolctl import threadpool_limits
 
-from gpvi._inputs import brief
+from gpvi._inputs import format_point
 from gpvi.errors import InputError
 from gpvi.initialization._arrays import Vector
 from gpvi.initialization._evaluation import HostDensity, LogDensity
@@ -66,7 +66,7 @@ def _prepare(
     density = HostDensity(log_density, len(point))
     if not np.isfinite(density.scores(point[None])[0][0]):
         raise InputError(
-            f"the log-density or its gradient is not finite at the start {brief(point)}. "
+            f"the log-density or its gradient is not finite at the start {format_point(point)}. "
             "Pass a start where both are."
         )
     return density, point, np.random.default_rng(np.asarray(jax.random.key_data(key)))

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Scalar
 
 from gpvi._inputs import precision
 from gpvi.errors import InputError, NotAvailableError
-from gpvi.targets.coordinate_names import entries
+from gpvi.targets.coordinate_names import entry_names
 from gpvi.targets.model import split
 
 ATTEMPTS = 100
@@ -74,7 +74,7 @@ class NumPyroModel:
                     "Give its unknowns priors with numpyro.sample, and pass data as obs=."
                 )
             self.names = tuple(
-                name for site in self._latents for name in entries(site.name, site.shape)
+                name for site in self._latents for name in entry_names(site.name, site.shape)
             )
             self._check_batches()
             medians, observed = self._medians()

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from gpvi.errors import InputError
-from gpvi.targets.coordinate_names import entries, path_name
+from gpvi.targets.coordinate_names import entry_names, path_name
 from gpvi.targets.model import split
 
 
@@ -34,7 +34,7 @@ class PytreeModel:
                 f"example is {example!r:.80}, which holds no numbers; give a tree of arrays."
             )
         self.names = tuple(
-            name for path, leaf in leaves for name in entries(path_name(path), np.shape(leaf))
+            name for path, leaf in leaves for name in entry_names(path_name(path), np.shape(leaf))
         )
         self.dims: dict[str, tuple[str, ...]] = {}
         self.observed: dict[str, np.ndarray] = {}

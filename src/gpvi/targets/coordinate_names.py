@@ -11,7 +11,7 @@ def path_name(path: tuple[Any, ...], alone: str = "x") -> str:
     return jax.tree_util.keystr(path, simple=True, separator=".") or alone
 
 
-def entries(name: str, shape: tuple[int, ...]) -> list[str]:
+def entry_names(name: str, shape: tuple[int, ...]) -> list[str]:
     """One name for each entry of an array, in row-major order: `theta[0,1]`."""
     if not shape:
         return [name]

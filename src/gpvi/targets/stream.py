@@ -123,7 +123,7 @@ class Stream:
             found.update(np.ascontiguousarray(leaf).tobytes())
         return found.hexdigest()
 
-    def beside(self, other: "Stream | np.ndarray", transform: Callable) -> "Stream":
+    def paired_with(self, other: "Stream | np.ndarray", transform: Callable) -> "Stream":
         """The rows of both, as a pair that goes through `transform`."""
         if len(other) != self.size:
             raise InputError(f"X has {self.size} rows and y {len(other)}; they must agree.")

@@ -16,7 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, PyTree, Scalar
 
-from gpvi._inputs import brief, device_dtype, held_as, on_device, precision, require_finite
+from gpvi._inputs import (
+    cast_in_range,
+    device_dtype,
+    format_point,
+    on_device,
+    precision,
+    require_finite,
+)
 from gpvi.errors import GPVIError, InputError, NotAvailableError
 from gpvi.parallel.hosts import at_hand, parts
 from gpvi.specs import is_number, is_whole
@@ -276,7 +283,9 @@ class Target(eqx.Module):
 
             def read(first: Any) -> PyTree:
                 found = stream.rows(int(first) + np.arange(count))
-                return jax.tree.map(lambda a, as_: held_as(a, np.dtype(as_.dtype)), found, form)
+                return jax.tree.map(
+                    lambda a, as_: cast_in_range(a, np.dtype(as_.dtype)), found, form
+                )
 
             return jax.pure_callback(read, form, first)
 
@@ -453,14 +462,14 @@ class Target(eqx.Module):
             ) from error
         if not np.isfinite(value):
             raise InputError(
-                f"the log-density is {value} at the starting point {brief(self.initial)}. "
+                f"the log-density is {value} at the starting point {format_point(self.initial)}. "
                 "Pass initial=, a point where it is finite, and check for log(0) or overflow."
             )
         if not np.isfinite(slope).all():
             bad = int(np.flatnonzero(~np.isfinite(slope))[0])
             raise _NoGradientError(
                 f"the gradient of the log-density is {slope[bad]} in coordinate {bad} ({self.names[bad]}) at the "
-                f"starting point {brief(self.initial)}. Pass another initial=, or guard the function "
+                f"starting point {format_point(self.initial)}. Pass another initial=, or guard the function "
                 "(jnp.where on the *inputs* of log, sqrt or division)."
             )
 

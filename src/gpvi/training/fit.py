@@ -77,9 +77,9 @@ def fit(
     progress: a bar, silence, or a `gpvi.progress.Meter`.
     callbacks: called after each chunk of steps with an `Event`.
     init: where to start. "auto" finds a Gaussian that brings the posterior near the standard normal (for d ≤ 1000 and
-        a target without starting points of its own, which networks have); "variational" and "laplace" name the way; None
-        keeps the coordinates as they are around `target.initial`; a `Posterior` is continued; and an array of points,
-        (n, d), is where the particles of a particle method start.
+        a target without starting points of its own, which networks have); "variational" and "laplace" name the search;
+        None keeps the coordinates as they are around `target.initial`; a `Posterior` is continued; and an array of
+        points, (n, d), is where the particles of a particle method start.
     checkpoint: a directory. The run is saved there as it goes, and the same call goes on from the newest good save, bit
         for bit as if it had never stopped; a finished run returns at once. Another target, method, key or data are
         refused. SIGTERM then saves before the process ends, and so does Ctrl-C.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import Jaxpr, jaxprs_in_params
 
 EXPENSIVE = 2**20
 """Operations of log p and its gradient from which they, and not the generator, take most of the time of a step."""
@@ -46,7 +46,7 @@ def counted(jaxpr: Jaxpr) -> float:
 
 
 def _of_equation(equation: Any) -> float:
-    inside = [counted(one) for value in equation.params.values() for one in _programs(value)]
+    inside = [counted(one) for one in jaxprs_in_params(equation.params)]
     if not inside:
         return _of_primitive(equation)
     if equation.primitive.name == "cond":
@@ -74,17 +74,6 @@ def _of_primitive(equation: Any) -> float:
     if name in WRITES:
         read, written = [read[WRITES[name]]], []
     return float(max(LEAST, *map(math.prod, read + written)))
-
-
-def _programs(value: Any) -> list[Jaxpr]:
-    """What a parameter of an equation holds of further equations."""
-    if isinstance(value, ClosedJaxpr):
-        return [value.jaxpr]
-    if isinstance(value, Jaxpr):
-        return [value]
-    if isinstance(value, tuple | list):
-        return [program for each in value for program in _programs(each)]
-    return []
 
 
 def _shape(variable: Any) -> tuple[int, ...]:

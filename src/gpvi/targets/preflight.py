@@ -14,6 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Jaxpr, subjaxprs
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 POINTS = 16
@@ -457,19 +458,10 @@ def _ignored(
     ]
 
 
-def _primitives(jaxpr: Any) -> set[str]:
+def _primitives(jaxpr: Jaxpr) -> set[str]:
     """The names of all operations, including those of inner programs."""
-    found = set()
-    for equation in jaxpr.eqns:
-        found.add(equation.primitive.name)
-        nested = jax.tree.leaves(
-            list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "jaxpr")
-        )
-        for program in nested:
-            inner = getattr(program, "jaxpr", program)
-            if hasattr(inner, "eqns"):
-                found |= _primitives(inner)
-    return found
+    names = {equation.primitive.name for equation in jaxpr.eqns}
+    return names.union(*map(_primitives, subjaxprs(jaxpr)))
 
 
 def _flat(slopes: np.ndarray, scale: np.ndarray, names: Sequence[str]) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""A tree of arrays behind a flat vector."""
+"""A pytree of arrays as one flat vector."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from gpvi.targets.model import split
 
 
 class PytreeModel:
-    """A pytree of floating-point arrays as one vector; there is nothing to constrain or to predict."""
+    """A pytree of floating-point arrays as one vector. Nothing is constrained, and no data are predicted."""
 
     def __init__(self, example: PyTree):
         leaves = jax.tree.leaves_with_path(example)
@@ -40,17 +40,17 @@ class PytreeModel:
         self.observed: dict[str, np.ndarray] = {}
 
     def constrain(self, x: Float[Array, " d"]) -> PyTree:
-        """The tree."""
+        """The tree whose leaves are the entries of x."""
         return jax.tree.unflatten(self._structure, split(x, self._shapes))
 
     def predict(self, x: Float[Array, " d"], *, key: PRNGKeyArray) -> dict[str, Array]:
-        """Nothing: a log-density observes no sites."""
+        """Nothing, since a log-density has no observed sites."""
         return {}
 
     def log_likelihood(self, x: Float[Array, " d"]) -> dict[str, Array]:
-        """Nothing: a log-density observes no sites."""
+        """Nothing, since a log-density has no observed sites."""
         return {}
 
-    def of_tree(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, which takes the tree first, as one that takes x first."""
+    def of_vector(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of the tree (and further arguments) as a function of x (and the same arguments)."""
         return lambda x, *rest: function(self.constrain(x), *rest)

@@ -46,7 +46,7 @@ def started(target: Target, method: Method, init: Any, *, key: PRNGKeyArray) -> 
     find = {"auto": start.automatic, "variational": start.variational, "laplace": start.laplace}[
         init
     ]
-    some, log_density, seen = target.sample(), target.log_density, ""
+    some, log_density, seen = target.subsample(), target.log_density, ""
     if some is not None:
         log_density = jax.tree_util.Partial(log_density, batch=some)
         seen = f", of {jax.tree.leaves(some)[0].shape[0]:,} of {target.size:,} data"

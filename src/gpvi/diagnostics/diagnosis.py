@@ -23,7 +23,8 @@ from gpvi.diagnostics.importance import (
 from gpvi.diagnostics.missing_mass import FromStart, missing, outside_evidence
 from gpvi.diagnostics.verdict import EVEN_SHARE, HOPELESS_K_HAT, Verdict
 from gpvi.generators import Preconditioned
-from gpvi.methods.carriers import Chains, Particles, standard_normal
+from gpvi.generators.noise import standard_normal
+from gpvi.methods.carriers import Chains, Particles
 from gpvi.targets.coordinates import Whitened
 from gpvi.targets.density import scores
 

@@ -20,8 +20,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 from gpvi.diagnostics.importance import Importance, effective_share, importance, log_evidence_se
 from gpvi.errors import StorageError
 from gpvi.generators import AbstractGenerator
-from gpvi.methods.base import log_standard_normal
-from gpvi.methods.carriers import standard_normal
+from gpvi.generators.noise import log_standard_normal, standard_normal
 from gpvi.targets.density import Density, at_once, expensive
 
 SPREAD = 1.5

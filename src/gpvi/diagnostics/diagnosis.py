@@ -28,7 +28,8 @@ from gpvi.diagnostics.verdict import (
     Verdict,
 )
 from gpvi.generators import Preconditioned
-from gpvi.methods.carriers import Chains, Particles, standard_normal
+from gpvi.generators.noise import standard_normal
+from gpvi.methods.carriers import Chains, Particles
 from gpvi.targets.coordinates import Whitened
 from gpvi.targets.density import scores
 

@@ -20,7 +20,7 @@ from jaxtyping import PRNGKeyArray, Scalar
 from gpvi.diagnostics.importance import Importance, effective_share, log_evidence_se
 from gpvi.diagnostics.verdict import TOLERATED_MISSING
 from gpvi.errors import StorageError
-from gpvi.methods.base import log_standard_normal
+from gpvi.generators.noise import log_standard_normal
 from gpvi.targets.density import Density, expensive
 
 SPREAD = 1.5

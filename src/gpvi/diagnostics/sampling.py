@@ -5,8 +5,7 @@ import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpvi.generators import AbstractGenerator
-from gpvi.methods.base import log_standard_normal
-from gpvi.methods.carriers import standard_normal
+from gpvi.generators.noise import log_standard_normal, standard_normal
 from gpvi.targets.density import Density
 
 

@@ -494,7 +494,7 @@ def test_what_is_trained_follows_the_options(untrained):
     assert untrained[-1]["batch_size"] is None, "no batches of few data"
     quick(bnn.BayesianMLPRegressor, method="nuts", steps=None, temperature=0.5).fit(X, y)
     assert untrained[-1]["batch_size"] is None, "transitions need all the data"
-    assert untrained[-1]["steps"] == gpvi.NUTS().default_steps(1)
+    assert untrained[-1]["steps"] == gpvi.NUTS().default_steps()
     assert untrained[-1]["target"].temperature == 0.5
     assert prior_of(untrained[-1]) == bnn.FanIn(2.0, 2.0)
     quick(bnn.BayesianMLPRegressor, method="gpvi").fit(X, y)

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from gpvi.diagnostics.missing_mass import FromStart, outside_evidence
 from gpvi.errors import DivergenceError, InputError, TrainingWarning, warn
 from gpvi.methods import GPVI, Method
-from gpvi.methods.base import Selective, State
+from gpvi.methods.base import State
 from gpvi.parallel import hosts
 from gpvi.parallel.mesh import for_lanes
 from gpvi.posterior.history import Training
@@ -37,7 +37,7 @@ from gpvi.training.checkpoint import Checkpoints, Log, Start, identity, probes
 from gpvi.training.loop import Callback, Watch, train
 from gpvi.training.program import LONGEST_CHUNK, Plan, answering, compile_chunk
 from gpvi.training.starting import coarseness, first_state, searches, started
-from gpvi.training.stopping import ATTEMPTS, PACED_DIMENSIONS, Assessment, Judge, Paced
+from gpvi.training.stopping import ATTEMPTS, PACED_DIMENSIONS, Assessment, Judge
 
 THRIFTY = GPVI(gradient="l2", particles=128, first_round=250)
 """The default where log p is expensive: few draws, by the gradient whose noise vanishes as q comes near p."""
@@ -152,7 +152,7 @@ def planned(
     rounds = _rounds(target, method, steps, optimizer, batch_size, init)
     if rounds:
         steps, optimizer = sum(rounds), method.default_optimizer(*rounds)
-    steps = method.default_steps(target.dim) if steps is None else int(steps)
+    steps = method.default_steps() if steps is None else int(steps)
     optimizer = method.default_optimizer(steps) if optimizer is None else optimizer
     devices = checked_mesh(mesh, method)
     longest = LONGEST_CHUNK
@@ -181,7 +181,7 @@ def _batch_size(target: Target, method: Method, given: int | None) -> int | None
     """The target's own, where none is given and the method takes batches."""
     if given is not None:
         return int(given)
-    return None if isinstance(method, Selective) else target.batch_size
+    return None if method.full_data else target.batch_size
 
 
 def _rounds(
@@ -195,7 +195,7 @@ def _rounds(
     """The rounds of training, where its length, schedule and coordinates are all left to the library."""
     given = steps is not None or optimizer is not None or batch_size is not None
     own = target.draws_its_start or target.dim > PACED_DIMENSIONS
-    if given or own or not isinstance(init, str) or not isinstance(method, Paced):
+    if given or own or not isinstance(init, str):
         return ()
     return method.rounds(target.dim)
 
@@ -275,7 +275,7 @@ def fit_seeds(
     check_one_form(targets)
     first, lanes = targets[0], len(targets)
     batch_size = _batch_size(first, method, batch_size)
-    steps = method.default_steps(first.dim) if steps is None else int(steps)
+    steps = method.default_steps() if steps is None else int(steps)
     optimizer = method.default_optimizer(steps) if optimizer is None else optimizer
     saves = None if checkpoint is None else Checkpoints(checkpoint, every)
     require_key(key)

@@ -21,7 +21,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 from gpvi._compute import nvidia
 from gpvi._compute.operation_counts import operations
 from gpvi.methods import Method
-from gpvi.methods.base import Independent, State
+from gpvi.methods.base import State
 from gpvi.methods.carriers import Chains, Particles
 from gpvi.parallel.hosts import at_hand
 from gpvi.parallel.memory import needed
@@ -80,7 +80,7 @@ class Plan:
             return Layout(self.mesh, ())
         if not isinstance(model, Particles):
             return Layout(self.mesh, names)
-        if isinstance(self.method, Independent):
+        if self.method.independent:
             return Layout(self.mesh, tuple(n for n in names if n == PARTICLES), 0, first=True)
         return Layout(self.mesh, (dividing(names),), 0)
 

@@ -6,7 +6,7 @@ cannot be trusted, it begins anew; of all attempts the best is kept, and all are
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import jax
 from jaxtyping import PRNGKeyArray
@@ -25,19 +25,6 @@ LEAST_GAIN = 0.005
 """Nats: a round that raises the ELBO by less, or by less than the noise of new draws, is the last."""
 PACED_DIMENSIONS = 100
 """Beyond it importance weights say little, and training runs its length."""
-
-
-@runtime_checkable
-class Paced(Protocol):
-    """What a method adds to the contract if it can be trained in rounds."""
-
-    def rounds(self, dim: int) -> tuple[int, ...]:
-        """The steps of each round; none if the density of its draws is not exact."""
-        ...
-
-    def choices(self, dim: int) -> str:
-        """What it chooses for itself in this dimension."""
-        ...
 
 
 class Assessment(NamedTuple):

@@ -38,7 +38,8 @@ from gpvi.bnn.prediction._quantiles import inverted
 from gpvi.bnn.prediction.temperature_scaling import sharpened
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import AbstractGenerator
-from gpvi.methods.carriers import Particles, standard_normal
+from gpvi.generators.noise import standard_normal
+from gpvi.methods.carriers import Particles
 from gpvi.posterior.posterior import Posterior
 from gpvi.posterior.saving import understood
 from gpvi.specs import is_whole, require_between, require_key, require_positive

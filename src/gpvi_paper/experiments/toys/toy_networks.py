@@ -33,6 +33,7 @@ from gpvi.diagnostics.importance import fold_fraction, importance
 from gpvi.directions import KSDDirection
 from gpvi.errors import quietly
 from gpvi.generators import AbstractGenerator, Residual
+from gpvi.generators.noise import log_standard_normal, standard_normal
 from gpvi.methods import (
     GFSF,
     GPVI,
@@ -48,8 +49,7 @@ from gpvi.methods import (
     Method,
     Pathfinder,
 )
-from gpvi.methods.base import Selective, log_standard_normal
-from gpvi.methods.carriers import Chains, Particles, standard_normal
+from gpvi.methods.carriers import Chains, Particles
 from gpvi.posterior.posterior import Posterior, load
 from gpvi.progress import Meter
 from gpvi.solvers.helper import Helper
@@ -474,7 +474,7 @@ def recommended(method: Method, steps: int, preset: str) -> NetworkRecipe:
     """A recipe on the posterior itself with decaying learning rate; chains and paths set their own steps."""
     if preset == "smoke":
         method = _short(method)
-    return NetworkRecipe(method, None if isinstance(method, Selective) else steps)
+    return NetworkRecipe(method, None if method.full_data else steps)
 
 
 def _short(method: Method) -> Method:
@@ -492,6 +492,6 @@ def as_published(
 ) -> NetworkRecipe:
     """Adam at a constant rate; chains set their own steps."""
     prior = StandardNormal() if prior is None else prior
-    if isinstance(method, Selective):
+    if method.full_data:
         return NetworkRecipe(method, prior=prior, temperature=temperature)
     return NetworkRecipe(method, steps, "constant", prior=prior, temperature=temperature)

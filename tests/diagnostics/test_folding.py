@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cases import Shape, built, conditioned, perturbed
-from gpvi.diagnostics.importance import fold_fraction
+from gpvi.diagnostics.folding import fold_fraction
 from gpvi.generators import AbstractGenerator, SplineFlow, Triangular
 from gpvi.generators.linear import LinearMap
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from gpvi.diagnostics.diagnosis import Diagnosis
+from gpvi.diagnostics.folding import conditioning
 from gpvi.diagnostics.importance import (
-    conditioning,
     effective_share,
     importance,
-    maximum_mean_discrepancy,
     smoothed_log_weights,
     weighting,
 )
+from gpvi.diagnostics.two_sample import maximum_mean_discrepancy
 from gpvi.diagnostics.verdict import Verdict
 from gpvi.errors import InputError
 from gpvi.generators import Triangular

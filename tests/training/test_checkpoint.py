@@ -120,7 +120,7 @@ def test_rounds_go_on_too(tmp_path):
     resumed = gpvi.fit(target, method, checkpoint=tmp_path, **options)
     assert bits(resumed) == bits(whole)
     assert resumed.training.chosen == whole.training.chosen
-    assert resumed.training.start == whole.training.start
+    assert resumed.start.report == whole.start.report
 
 
 def test_a_finished_run_returns_at_once(tmp_path):
@@ -642,7 +642,7 @@ def test_seeds_side_by_side_go_on_too(tmp_path, monkeypatch):
     monkeypatch.setattr(start, "automatic", None)  # the start is that of the save
     found = fit_seeds(targets, method, **options)
     assert [bits(each) for each in found] == whole
-    assert [each.training.start for each in found] == [each.training.start for each in stopped]
+    assert [each.start.report for each in found] == [each.start.report for each in stopped]
     with pytest.raises(InputError, match=r"another run: .*data"):
         fit_seeds([targets[0], targets[0]], method, **options)
 

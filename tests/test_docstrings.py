@@ -58,18 +58,12 @@ class Public(NamedTuple):
 
 def exported(module: ModuleType) -> list[str]:
     """The names that a module offers: those it defines, and those it imports `as` themselves."""
-    names = []
-    for node in ast.walk(ast.parse(Path(module.__file__ or "").read_text())):
+    tree, names = ast.parse(Path(module.__file__ or "").read_text()), []
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             names += [each.name for each in node.names if each.name == each.asname]
-    for node in ast.parse(Path(module.__file__ or "").read_text()).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            names.append(node.name)
+    names += [each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.ClassDef)]
     return [name for name in dict.fromkeys(names) if not name.startswith("_")]
-
-
-def documentable(value: Any) -> bool:
-    return inspect.isclass(value) or callable(value)
 
 
 def public() -> Iterator[Public]:
@@ -79,11 +73,11 @@ def public() -> Iterator[Public]:
         module = importlib.import_module(place)
         for name in exported(module):
             value = getattr(module, name)
-            if not documentable(value) or id(value) in seen:
+            if not callable(value) or id(value) in seen:
                 continue
             seen.add(id(value))
             yield Public(place, name, value)
-            if name in WITH_METHODS:
+            if isinstance(value, type) and name in WITH_METHODS:
                 yield from methods(place, name, value)
 
 
@@ -100,11 +94,16 @@ def parameters(one: Public) -> list[str]:
     """The names that a caller may give; of a specification, its fields."""
     if isinstance(one.value, property) or getattr(one.value, "_is_protocol", False):
         return []
-    if dataclasses.is_dataclass(one.value) and "__init__" not in vars(one.value):
-        names = [field.name for field in dataclasses.fields(one.value) if field.init]
-    else:
+    names = [field.name for field in fields(one.value) if field.init]
+    if not names:
         names = list(inspect.signature(one.value).parameters)
     return [name for name in names if name not in ("self", "cls") and not name.startswith("_")]
+
+
+def fields(value: Any) -> tuple[dataclasses.Field, ...]:
+    """Those of a dataclass that has no `__init__` of its own."""
+    made = dataclasses.is_dataclass(value) and "__init__" not in vars(value)
+    return dataclasses.fields(value) if made else ()
 
 
 def returns(one: Public) -> bool:

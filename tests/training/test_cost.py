@@ -63,8 +63,20 @@ def test_a_default_fit_after_an_estimate_finds_its_program(monkeypatch):
         gpvi.fit(one, method, key=KEY, steps=3, progress=False)
 
 
-def test_a_slow_log_density_is_measured_by_one_step(monkeypatch):
-    """One that takes a second: a chunk of these steps would take minutes."""
+class Clock:
+    """Stands for `time`: between two looks at it, so many seconds pass."""
+
+    def __init__(self, seconds: float):
+        self.now, self.seconds = 0.0, seconds
+
+    def perf_counter(self) -> float:
+        self.now += self.seconds
+        return self.now
+
+
+@pytest.mark.parametrize(("seconds", "length"), [(1e-3, 10), (1.0, 1)])
+def test_a_slow_log_density_is_measured_by_one_step(seconds, length, monkeypatch):
+    """Where one evaluation takes a second, a chunk of steps would take minutes."""
     lengths, call = [], program.Program.__call__
 
     def counted(self, *arguments):
@@ -73,11 +85,12 @@ def test_a_slow_log_density_is_measured_by_one_step(monkeypatch):
         return arrays, terms
 
     monkeypatch.setattr(program.Program, "__call__", counted)
-    gpvi.estimate(target(), METHOD, key=KEY, steps=500)
-    monkeypatch.setattr(cost, "_evaluation_seconds", lambda density: 1.0)
+    monkeypatch.setattr(cost, "time", Clock(seconds))
     found = gpvi.estimate(target(), METHOD, key=KEY, steps=500)
-    assert lengths == [10, 1]
+    assert lengths == [length]
     assert found.steps == 500
+    assert found.compile_seconds == pytest.approx(seconds)
+    assert found.step_seconds == pytest.approx(seconds / length)
 
 
 @pytest.mark.slow

@@ -28,7 +28,6 @@ def test_an_estimate_counts_the_steps_and_at_least_the_state():
     assert "40 steps" in str(found)
 
 
-@pytest.mark.slow
 def test_a_fit_after_an_estimate_compiles_its_steps_no_more():
     one, compiled = target(), []
 
@@ -47,7 +46,6 @@ def test_a_fit_after_an_estimate_compiles_its_steps_no_more():
     assert not compiled
 
 
-@pytest.mark.slow
 def test_a_default_fit_after_an_estimate_finds_its_program(monkeypatch):
     one = gpvi.Target(lambda x: -0.5 * jnp.square(x).sum(), dim=2)
     options = {"key": KEY, "steps": 2}

@@ -228,6 +228,7 @@ def test_examples_print_no_long_floats(one):
 )
 def test_examples_run(one, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     assert run(one, print) == 0
 
 

@@ -92,7 +92,6 @@ def test_zero_for_a_reflection(getkey):
     assert fold_fraction(signs) == 0
 
 
-@pytest.mark.slow
 def test_zero_for_a_spline_that_reflects(getkey):
     """In two dimensions each layer swaps the coordinates, so an odd number of them is a reflection."""
     head = SplineFlow(layers=1, knots=3, width=4)

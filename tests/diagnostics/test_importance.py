@@ -204,7 +204,6 @@ def test_a_tail_of_ties_has_no_pareto_law(rise, k_hat):
     assert float(jax.nn.logsumexp(log_weights)) == pytest.approx(0, abs=1e-5)
 
 
-@pytest.mark.slow
 def test_mmd_is_that_of_two_gaussians():
     """E exp(−‖a − b‖²/h) of a − b ~ N(m, v I) is Π (1 + 2v/h)^{−1/2} exp(−m²/(h + 2v))."""
     rng = np.random.default_rng(0)

@@ -107,8 +107,8 @@ class TestRegression:
     def test_moments_of_an_affine_generator_are_exact(self, getkey):
         from gpvi.methods import GPVI
         from gpvi.posterior.history import Training
-from gpvi.posterior.start import Start
         from gpvi.posterior.posterior import Posterior
+        from gpvi.posterior.start import Start
         from gpvi.targets.coordinates import Affine
 
         method = GPVI(generator=generators.Linear())
@@ -223,7 +223,6 @@ class TestPotentials:
 
 def test_an_interrupted_training_makes_no_record():
     from gpvi.posterior.history import Training
-from gpvi.posterior.start import Start
     from gpvi_paper.experiments.base import Measurements
 
     found = Measurements(experiment("blr"), "SVGD", "smoke", (0,))

@@ -52,7 +52,7 @@ def run(out: Path, *arguments: str, processes: int = 1) -> dict[str, np.ndarray]
     ]
     try:
         for process in started:
-            said, _ = process.communicate(timeout=500)
+            said, _ = process.communicate(timeout=3_000)
             assert process.returncode == 0, said[-3_000:]
     finally:
         for process in started:

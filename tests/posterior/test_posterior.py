@@ -145,7 +145,6 @@ def test_diagnosis_of_a_wrong_posterior_is_below_by_its_divergence(getkey):
     assert found.effective_share < 0.2
 
 
-@pytest.mark.slow
 def test_resampling_moves_a_wrong_posterior_towards_the_target(getkey):
     wrong = linear_posterior(mean=MEAN + 0.6 * ROOT @ np.ones(3), target=gaussian_target())
     n, key = 1_000, getkey()
@@ -201,7 +200,6 @@ def test_residual_that_folds_is_invalid_and_says_so(getkey):
     assert "invalid" in str(found)
 
 
-@pytest.mark.slow
 def test_residual_without_a_fold_is_unverified(getkey):
     target = gpvi.Target(lambda x: -0.5 * x @ x, dim=3, dtype="float64")
     posterior = built_posterior(generators.Residual(2, (4,), "tanh", scale=5.0), target=target)

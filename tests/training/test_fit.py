@@ -482,7 +482,6 @@ def test_a_few_bad_draws_are_masked_and_reported(method):
         assert np.isfinite(found.elbo)
 
 
-@pytest.mark.slow
 def test_an_infinite_last_step_is_noticed():
     """The terms of a step are those before its update, so the state itself is looked at."""
     rate = lambda count: jnp.where(count < 3, 0.0, jnp.inf)  # noqa: E731
@@ -533,7 +532,6 @@ def moments(posterior, n=20_000):
     return x.mean(0), np.cov(x.T)
 
 
-@pytest.mark.slow
 def test_coarse_floats_are_noted_where_they_are():
     """float32 has steps of 2 near 3·10⁷; the target at 0 has nothing to note."""
 
@@ -551,7 +549,6 @@ def test_coarse_floats_are_noted_where_they_are():
     assert any("is near 3e+07" in note for note in coarse.training.notes)
 
 
-@pytest.mark.slow
 def test_modules_may_hold_arrays_of_numpy():
     class Centred(eqx.Module):
         centre: np.ndarray
@@ -585,7 +582,6 @@ def test_seeds_are_close_to_separate_fits():
     assert not np.allclose(histories[0]["elbo"], histories[1]["elbo"])
 
 
-@pytest.mark.slow
 def test_seeds_go_on_from_posteriors_of_their_own():
     target = regression()
     method = gpvi.SVGD(particles=8)

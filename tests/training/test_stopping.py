@@ -25,7 +25,6 @@ def seen(elbo, share=0.5, k_hat=0.3):
     return Importance(elbo, 0.001, elbo, 0.001, share, k_hat, 0.0, 4_000)
 
 
-@pytest.mark.slow
 def test_a_gaussian_settles_in_the_first_round():
     posterior = gpvi.fit(gpvi.Target(gaussian, dim=2), SMALL, key=jax.random.key(0), progress=False)
     first = SMALL.rounds(2)[0]
@@ -134,7 +133,6 @@ def test_what_cannot_be_trusted_is_tried_again_and_told(monkeypatch):
     assert posterior.training.steps == 6
 
 
-@pytest.mark.slow
 def test_an_attempt_that_is_cut_short_does_not_replace_a_finished_one(monkeypatch):
     """Stopped in the second attempt, before its first round is over: the first stays the best, and both are told."""
     elbos = iter([-3.0, -2.0, -9.0])
@@ -163,7 +161,6 @@ def test_an_attempt_that_is_cut_short_does_not_replace_a_finished_one(monkeypatc
     assert second.startswith("attempt 2 of 2: ELBO -9,") and "stopped by a callback" in second
 
 
-@pytest.mark.slow
 def test_the_two_evidences_share_no_noise(monkeypatch):
     """One is of q, the other of a wide Gaussian, and their errors are added as those of independent estimates."""
     keys = {}

@@ -17,8 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from gpvi.errors import InputError, require_extra
-from gpvi.methods import GPVI, Method, held_draws
-from gpvi.methods.base import Selective
+from gpvi.methods import GPVI, Method
 from gpvi.progress import Meter, as_meter
 from gpvi.specs import require_count, require_key
 from gpvi.targets.target import Target
@@ -206,13 +205,13 @@ def sbc(
         raise InputError(f"simulations is {simulations}; ranks of fewer than 10 say nothing.")
     require_count("draws", draws, "99 is usual.")
     method = GPVI() if method is None else method
-    available = held_draws(method)
-    if available is not None and available < draws:
+    fixed = method.fixed_draws
+    if fixed is not None and fixed < draws:
         raise InputError(
-            f"draws is {draws}, and {type(method).__name__} ends with {available}: use draws={available}, or a method "
+            f"draws is {draws}, and {type(method).__name__} ends with {fixed}: use draws={fixed}, or a method "
             "with more."
         )
-    if steps is None and not isinstance(method, Selective):
+    if steps is None and not method.full_data:
         steps = STEPS
     meter, ranks, names = as_meter(progress), [], ()
     first_target: Target | None = None

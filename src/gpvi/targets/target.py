@@ -611,7 +611,7 @@ class Target(eqx.Module):
         """
         output = traced_output(self._unscaled, self.dim, self.dtype)
         if isinstance(output, Fault):
-            raise InputError(str(output))
+            raise InputError(str(output)) from output.cause
         if self._log_likelihood is not None:
             fault = paired_data(self._log_likelihood, self._few_data(), self.dim, self.dtype)
             if fault is not None:

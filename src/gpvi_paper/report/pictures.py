@@ -1,7 +1,7 @@
-"""The pictures of each experiment, made by a function of its records.
+"""The pictures of each experiment beside its tables.
 
-A new experiment is added by one line in `PICTURES`. A function takes the experiment and its records and yields blocks
-of HTML; it draws only from the records' arrays and curves, and skips what a record lacks.
+A function takes the experiment and its records, and yields blocks of HTML. It draws from the records alone, and skips
+what a record lacks. A new experiment gets pictures by one line in `PICTURES`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ Pictures = Callable[[Experiment, Sequence[Record]], Iterator[str]]
 
 
 def draws(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
-    """The target of each problem in the plane beside the draws of each method."""
+    """Draw the target of each problem in the plane beside the draws of each method."""
     blocks = []
     for case, title in experiment.cases.items():
         drawn = [record for record in records if key(case, "draws") in record.arrays]
@@ -50,7 +50,7 @@ def draws(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
 
 
 def errors_along(**terms: str) -> Pictures:
-    """Terms during training on a logarithmic scale, one chart per preset and term: name → label."""
+    """Return a function that draws terms during training, by name and label, one chart per preset and term."""
 
     def draw(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
         made = []
@@ -75,7 +75,7 @@ def errors_along(**terms: str) -> Pictures:
 
 
 def solvers(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
-    """The errors along the training, and what each iteration of BiCGSTAB is worth."""
+    """Draw the errors during training, and the residual of BiCGSTAB after each iteration."""
     yield from errors_along(
         product_error="error of J⁻ᵀ∇k", residual="residual", covariance_error="Σ error"
     )(experiment, records)
@@ -92,7 +92,7 @@ def solvers(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
 
 
 def bands(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
-    """What the networks of each method predict along one input; first the reference's."""
+    """Draw what the networks of each method predict along one input, the reference first."""
     drawn = [record for record in records if {"grid", "mean", "sd"} <= record.arrays.keys()]
     if not drawn:
         return
@@ -116,7 +116,7 @@ def bands(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
 
 
 def maps(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
-    """Where the networks of each method disagree over the plane; first the reference's."""
+    """Draw where the networks of each method disagree over the plane, the reference first."""
     drawn = [record for record in records if {"map", "reference_map"} <= record.arrays.keys()]
     if not drawn:
         return
@@ -139,7 +139,7 @@ def maps(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
 
 
 def collapse(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
-    """The variance found against the dimension, with the theory's."""
+    """Draw the estimated variance against the dimension, beside the theory's."""
     for preset, group in _by_preset(records):
         by_method, theory = {}, {}
         for record in group:
@@ -168,9 +168,9 @@ def collapse(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]
 
 
 def open_category(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
-    """How the outlier score separates known from unknown classes, and how well confidence is calibrated.
+    """Draw the outlier scores of known and unknown classes, and the reliability of the confidence.
 
-    For the first split with pictures; one chart of each kind per preset.
+    There is one chart of each kind per preset, for the first split whose records have the arrays.
     """
     made = []
     for preset, group in _by_preset(records):
@@ -208,7 +208,7 @@ def _arrays(records: Sequence[Record], case: str, name: str) -> list[Record]:
 
 
 def _auroc(record: Record, case: str) -> str:
-    """Of the score drawn, by the first seed."""
+    """Return the AUROC of the score that is drawn, for the first seed."""
     for score in ("variance", "entropy"):
         values = record.rows.get(key(case, f"auroc_{score}"))
         if values:

@@ -71,7 +71,7 @@ class Setting:
         contender: str,
         timings: Mapping[str, Timing],
         against: str | None = None,
-        more: Mapping[str, float] = MappingProxyType({}),
+        more: Mapping[str, float | int] = MappingProxyType({}),
     ) -> Result:
         """Return the result of a contender that was timed.
 

@@ -52,6 +52,6 @@ def draw_histogram(axes: "Axes", name: str, histogram: ScoreHistogram, *, ink: s
     axes.set_title(title, loc="left", fontsize=8.5, color=ink, pad=2)
 
 
-def _power(value: float, _: float | None = None) -> str:
+def _power(value: float, _: float | int | None = None) -> str:
     """Return the label of a logarithm: 10 to this power."""
     return f"{10.0**value:.0e}".replace("e-0", "e−") if value < -2 else f"{10.0**value:g}"

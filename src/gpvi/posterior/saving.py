@@ -22,6 +22,7 @@ from gpvi.generators.triangular import HEAD
 from gpvi.methods import Method
 from gpvi.methods.carriers import Particles, Sampler
 from gpvi.persistence import format as storage
+from gpvi.persistence.untrusted import json_strings
 from gpvi.posterior.history import Training
 from gpvi.targets.coordinates import Affine
 from gpvi.targets.target import Target
@@ -117,7 +118,7 @@ def from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Sa
     _expect(type(dim) is int and dim >= 1, f"dim is {dim!r}")
     _expect(dtype in ("float32", "float64"), f"dtype is {dtype!r}")
     listed = document["names"]
-    names = tuple(json.loads(arrays["names"].tobytes()) if listed is None else listed)
+    names = tuple(json_strings(arrays["names"].tobytes(), dim) if listed is None else listed)
     _expect(len(names) == dim and all(isinstance(name, str) for name in names), "names do not fit")
     _expect(document["affine"] in ("diagonal", "dense"), f"affine is {document['affine']!r}")
     history = {name: arrays[f"history/{name}"] for name in training["history"]}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpvi.posterior.summary import Summary
 
 DRAWS = 1_000
-POSTERIOR, ARRAYS, TABLE = "posterior", "draws.npz", "draws.csv"
+POSTERIOR, ARRAYS, TABLE = "posterior.gpvi", "draws.npz", "draws.csv"
 """Files written to the output directory."""
 
 

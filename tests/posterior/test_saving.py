@@ -249,6 +249,10 @@ DAMAGES = {
     "names few": put("names", value=["a"]),
     "names numbers": put("names", value=[1, 2, 3]),
     "names number": put("names", value=3),
+    "names beside the document are lists": lambda document, arrays: (
+        document.update(names=None),
+        arrays.update(names=np.frombuffer(b"[[],[],[]]", np.uint8)),
+    ),
     "affine other": put("affine", value="dense"),
     "affine unknown": put("affine", value="cubic"),
     "affine list": put("affine", value=["diagonal"]),

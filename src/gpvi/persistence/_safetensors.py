@@ -185,7 +185,12 @@ def _storable(name: object, array: object) -> np.ndarray:
 
 
 def _is_unicode(text: str) -> bool:
-    return not any(0xD800 <= ord(character) <= 0xDFFF for character in text)
+    """Whether text has no lone surrogates, which UTF-8 cannot express."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_canonical(array: np.ndarray) -> bool:

@@ -73,14 +73,14 @@ def write(
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Json], dict[str, np.ndarray]]:
     """Return the document and the arrays saved as `path`, or raise `StorageError`."""
-    target = _resolved(path)
-    with _explained(target):
-        if target.is_dir():
-            return _version1.read(target)
-        with open_regular(target) as file:
+    place = Path(os.path.expanduser(path))
+    with _explained(place):
+        if place.is_dir():
+            return _version1.read(place)
+        with open_regular(place) as file:
             header = _safetensors.read_header(file)
             metadata = _recognise(header)
-            _check_readable(target, metadata)
+            _check_readable(place, metadata)
             expected = metadata.pop(_DIGEST)
             digest = _digest(header)
             arrays = _safetensors.read_arrays(file, header, digest.update)

@@ -514,7 +514,7 @@ def test_a_directory_is_one_run_s_at_a_time(tmp_path):
 
 def test_a_lock_of_a_dead_process_is_none(tmp_path):
     (tmp_path / lock.NAME).write_text("1")
-    with lock.held(tmp_path) as trouble:
+    with lock.locked(tmp_path) as trouble:
         assert trouble is None
     assert not os.listdir(tmp_path)
 
@@ -596,7 +596,7 @@ def test_a_directory_that_cannot_be_locked_is_told_before_training(tmp_path, mon
         told.append(len(seen))
 
     told: list[int] = []
-    monkeypatch.setattr(lock, "_taken", refused)
+    monkeypatch.setattr(lock, "_acquire", refused)
     with pytest.warns(TrainingWarning, match="cannot be locked: Read-only") as seen:
         fit(checkpoint=tmp_path, callbacks=[tell])
     assert (told[0], len(seen)) == (1, 1)

@@ -159,7 +159,7 @@ class Checkpoints:
         if not hosts.first():
             yield
             return
-        with lock.held(self.directory) as trouble:
+        with lock.locked(self.directory) as trouble:
             if trouble is None:
                 storage.sweep(self.directory)
             elif not self.directory.is_dir():

@@ -27,7 +27,7 @@ import pytest
 import typer
 
 import gpvi
-from damage import resealed
+from damage import resealed, sealed, split
 from gpvi import bnn
 from gpvi.cli import app, fitting, userfile
 from gpvi.diagnostics.missing_mass import FromStart
@@ -74,7 +74,15 @@ class Reader(ABC):
 
 
 class Saved(Reader):
-    """What `storage` wrote, with its checksum."""
+    """What `storage` wrote: a document packed in a file, with a checksum."""
+
+    def pack(self, path: Path, content: bytes) -> bytes:
+        header, data = split(path.read_bytes())
+        header["__metadata__"]["document"] = content.decode("utf-8", "replace")
+        return sealed(header, data)
+
+    def unpack(self, path: Path, content: bytes) -> bytes:
+        return split(content)[0]["__metadata__"]["document"].encode()
 
     def seal(self, folder: Path) -> None:
         for path in folder.rglob("*"):

@@ -1,8 +1,8 @@
-"""A cache of compiled programs on disk, so that the next process need not compile them again.
+"""Keep compiled programs on disk, so that the next process need not compile them again.
 
-This is JAX's own compilation cache, told to keep everything: by default it leaves out programs that compile in less
-than a second, and a fit has about a hundred of those. It changes the settings of JAX for the whole process, so nothing
-in the library does this unless the user asks.
+This is JAX's own compilation cache, set to keep every program. By default JAX leaves out programs that compile in less
+than a second, and a fit has about a hundred of those. The settings apply to the whole process, so the library changes
+them only when `use` is called.
 """
 
 import os
@@ -14,12 +14,13 @@ from gpvi.errors import StorageError
 
 
 def default_directory() -> Path:
-    """Return the directory that `use` takes by default.
+    """Return the directory in which `use` keeps compiled programs if it is given none.
 
     Returns
     -------
-    Path
-        The value of JAX_COMPILATION_CACHE_DIR if it is set, else `gpvi/programs` in the user's directory for caches.
+    pathlib.Path
+        The value of the environment variable JAX_COMPILATION_CACHE_DIR if it is set. Otherwise `gpvi/programs` in the
+        user's directory for caches, which is XDG_CACHE_HOME or `~/.cache`.
 
     Examples
     --------
@@ -27,24 +28,24 @@ def default_directory() -> Path:
     'programs'
     """
     chosen = os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(chosen) if chosen else Path(caches) / "gpvi" / "programs"
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(chosen) if chosen else Path(base) / "gpvi" / "programs"
 
 
 def use(directory: str | os.PathLike[str] | None = None) -> Path:
-    """Keep compiled programs in a directory from now on, and use those that are already there.
+    """Keep compiled programs in a directory from now on, and reuse those that are already there.
 
-    Call it before the first fit. Programs are compiled for one kind of processor, so machines of different kinds need
-    different directories. Entries may be deleted at any time; JAX_COMPILATION_CACHE_MAX_SIZE limits their total bytes.
+    Programs are compiled for one kind of processor: give each kind of machine a directory of its own. Entries may be
+    deleted at any time, and JAX_COMPILATION_CACHE_MAX_SIZE limits their total size in bytes.
 
     Parameters
     ----------
     directory
-        The directory, which is created if it is missing; by default `default_directory()`.
+        Where to keep the programs; it is created if it does not exist. None chooses `default_directory()`.
 
     Returns
     -------
-    Path
+    pathlib.Path
         The directory.
 
     Raises
@@ -54,14 +55,16 @@ def use(directory: str | os.PathLike[str] | None = None) -> Path:
 
     Examples
     --------
-    >>> gpvi.cache.use()  # doctest: +SKIP
+    >>> gpvi.cache.use("programs").name
+    'programs'
+    >>> jax.config.update("jax_compilation_cache_dir", None)  # stop using it
     """
     path = default_directory() if directory is None else Path(directory).expanduser()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(
-            f"compiled programs cannot be kept in {path}: {error.strerror}. Pass another directory."
+            f"compiled programs cannot be kept in {path}: {error.strerror}. Give another directory."
         ) from error
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -128,13 +128,11 @@ def _check_draws(method: "Method", asked: int | None) -> None:
         return
     if asked < 1:
         raise InputError(f"--draws is {asked}; give 1 or more.")
-    from gpvi.methods import held_draws
-
-    held = held_draws(method)
-    if held is not None and asked > held:
+    fixed = method.fixed_draws
+    if fixed is not None and asked > fixed:
         raise InputError(
-            f"--draws is {asked}, but {type(method).__name__} ends with {held:,} and cannot make more. Ask for at most "
-            "that many, or use a --method that draws without limit, such as gpvi."
+            f"--draws is {asked}, but {type(method).__name__} ends with {fixed:,} and cannot make more. Ask for at "
+            "most that many, or use a --method that draws without limit, such as gpvi."
         )
 
 

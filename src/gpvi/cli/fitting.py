@@ -164,14 +164,14 @@ def _named(posterior: "Posterior", n: int, key: Any) -> dict[str, np.ndarray]:
 
 def _write(named: dict[str, np.ndarray], out: Path) -> tuple[Path, Path]:
     """Write the draws as arrays and as a table with one column per number; each file is written atomically."""
-    from gpvi.targets.coordinate_names import entries
+    from gpvi.targets.coordinate_names import entry_names
 
     arrays, table = out / ARRAYS, out / TABLE
     columns = {
         column: numbers
         for name, values in named.items()
         for column, numbers in zip(
-            entries(name, values.shape[1:]), values.reshape(len(values), -1).T, strict=True
+            entry_names(name, values.shape[1:]), values.reshape(len(values), -1).T, strict=True
         )
     }
     try:

@@ -90,7 +90,7 @@ def asked(
 def probes(target: Target) -> list[float]:
     """log p at a few points that depend only on the target; for streamed data, on a sample of them."""
     points = target.starting_points(PROBES, key=jax.random.key(0))
-    some = target.sample()
+    some = target.subsample()
     return [float(target.log_density(point, some)) for point in points]
 
 

@@ -101,7 +101,7 @@ def estimate(
 
 def _evaluation_seconds(density: Whitened) -> float:
     """Of log p and its gradient at one point, compiled; of streamed data, by a sample of them."""
-    point, some = jnp.zeros(density.dim, density.dtype), density.target.sample()
+    point, some = jnp.zeros(density.dim, density.dtype), density.target.subsample()
     jax.block_until_ready(_score(density, point, some))
     began = time.perf_counter()
     jax.block_until_ready(_score(density, point, some))

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Real, Shaped
 
-from gpvi._inputs import held_as, precision
+from gpvi._inputs import cast_in_range, precision
 from gpvi.bnn.likelihoods import Bernoulli, Categorical, Likelihood, as_likelihood
 from gpvi.bnn.model import checked_inputs, inputs_of, require_network
 from gpvi.bnn.networks.network import Network
@@ -304,7 +304,7 @@ class Predictive:
             draw_key, noise_key = jax.random.split(key)
             networks = self._networks(draws, draw_key)
             tables = [
-                held_as(a, dtype, name) if np.issubdtype(a.dtype, np.floating) else a
+                cast_in_range(a, dtype, name) if np.issubdtype(a.dtype, np.floating) else a
                 for name, a in {"X": inputs, "y": y}.items()
                 if a is not None
             ]

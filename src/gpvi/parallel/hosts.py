@@ -18,7 +18,7 @@ from jaxtyping import Array, PyTree
 
 from gpvi._inputs import cast_in_range, device_dtype
 from gpvi.errors import InputError
-from gpvi.parallel.mesh import DATA, dividing
+from gpvi.parallel.mesh import DATA, draws_axis
 
 
 def first() -> bool:
@@ -37,7 +37,7 @@ def first() -> bool:
     return jax.process_index() == 0
 
 
-def agreed(value: int) -> int:
+def largest(value: int) -> int:
     """Return the largest value of any process; every process must call it."""
     return value if jax.process_count() == 1 else int(max(_of_all(value)))
 
@@ -51,13 +51,13 @@ def require_agreement(value: int, otherwise: str) -> None:
         raise InputError(f"{otherwise}: {values}, by process.")
 
 
-def joined(digest: str) -> str:
+def joint_digest(digest: str) -> str:
     """Return one digest of the digests of all processes; every process must call it."""
     digests = _of_all(np.frombuffer(bytes.fromhex(digest), np.uint8))
     return hashlib.sha256(digests.tobytes()).hexdigest()
 
 
-def at_hand(array: Array | np.ndarray) -> np.ndarray:
+def gathered(array: Array | np.ndarray) -> np.ndarray:
     """Return a complete array in the memory of this process, wherever its parts are; every process must call it."""
     if isinstance(array, np.ndarray) or array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(array)
@@ -66,7 +66,7 @@ def at_hand(array: Array | np.ndarray) -> np.ndarray:
     return np.asarray(multihost_utils.process_allgather(array, tiled=True))
 
 
-def parts(leaf: Any) -> list[np.ndarray]:
+def local_parts(leaf: Any) -> list[np.ndarray]:
     """Return the parts of an array that are on the devices of this process."""
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         return [np.asarray(shard.data) for shard in leaf.addressable_shards]
@@ -157,7 +157,7 @@ def distribute(data: PyTree, mesh: Mesh, *, size: int) -> PyTree:
 
 def _sharding(size: int, mesh: Mesh) -> NamedSharding:
     """Return how N data are distributed along the axis of the mesh that they share."""
-    axis = DATA if DATA in mesh.axis_names else dividing(mesh.axis_names)
+    axis = DATA if DATA in mesh.axis_names else draws_axis(mesh.axis_names)
     devices = mesh.shape[axis]
     if size % devices:
         lower = size - size % devices

@@ -112,9 +112,11 @@ def _data_digest(target: Target) -> str:
         return target.stream.digest()
     leaves = [leaf for leaf in jax.tree.leaves(target.data) if eqx.is_array(leaf)]
     shapes = [f"{leaf.dtype}{leaf.shape}" for leaf in leaves]
-    mine = [part.tobytes() for leaf in leaves for part in hosts.parts(leaf)]
+    mine = [part.tobytes() for leaf in leaves for part in hosts.local_parts(leaf)]
     digest = _digest(*map(str.encode, shapes), *mine)
-    return digest if all(leaf.is_fully_addressable for leaf in leaves) else hosts.joined(digest)
+    return (
+        digest if all(leaf.is_fully_addressable for leaf in leaves) else hosts.joint_digest(digest)
+    )
 
 
 def _digest(*parts: bytes) -> str:
@@ -237,7 +239,7 @@ class Checkpoints:
             due = time.monotonic() - self._saved_at >= self._pause
         else:
             due = run.done - self._saved_step >= self.every
-        if hosts.agreed(due):
+        if hosts.largest(due):
             self.save(attempt, run)
 
     def save(self, attempt: int, run: Run) -> None:
@@ -439,7 +441,7 @@ def _decoded(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray], fres
 def _plain(leaf: Any) -> np.ndarray:
     """An array of numbers; for keys, their data."""
     keys = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return hosts.at_hand(jax.random.key_data(leaf) if keys else leaf)
+    return hosts.gathered(jax.random.key_data(leaf) if keys else leaf)
 
 
 def _like(array: np.ndarray, leaf: Any) -> Any:

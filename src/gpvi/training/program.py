@@ -23,18 +23,18 @@ from gpvi._compute.operation_counts import operations
 from gpvi.methods import Method
 from gpvi.methods.base import State
 from gpvi.methods.carriers import Chains, Particles
-from gpvi.parallel.hosts import at_hand
+from gpvi.parallel.hosts import gathered
 from gpvi.parallel.memory import needed
 from gpvi.parallel.mesh import (
     PARTICLES,
     Layout,
     active,
-    bytes_at_each,
+    bytes_per_device,
     data_rows,
-    dividing,
-    everywhere,
-    shared_out,
-    whole,
+    distribute_data,
+    draws_axis,
+    replicate_rest,
+    replicated,
 )
 from gpvi.targets.coordinates import Whitened
 from gpvi.targets.density import Density, expensive
@@ -82,7 +82,7 @@ class Plan:
             return Layout(self.mesh, names)
         if self.method.independent:
             return Layout(self.mesh, tuple(n for n in names if n == PARTICLES), 0, first=True)
-        return Layout(self.mesh, (dividing(names),), 0)
+        return Layout(self.mesh, (draws_axis(names),), 0)
 
     def place(self, arrays: PyTree, state: State) -> PyTree:
         """The arrays of such a state where they are kept."""
@@ -101,15 +101,17 @@ class Plan:
                 for leaf, shared in zip(leaves, self.shared, strict=True)
             ]
             own = eqx.combine(jax.tree.unflatten(structure, placed), density)
-            return everywhere(own, self.mesh)
-        data = shared_out(density.target.data, self.mesh)
+            return replicate_rest(own, self.mesh)
+        data = distribute_data(density.target.data, self.mesh)
         held = eqx.tree_at(lambda d: d.target.data, density, data, is_leaf=lambda x: x is None)
-        return everywhere(held, self.mesh)
+        return replicate_rest(held, self.mesh)
 
     def collect(self, arrays: PyTree) -> PyTree:
         """The arrays of a state on one device, wherever their parts are."""
         return (
-            arrays if self.mesh is None else jax.tree.map(lambda a: jnp.asarray(at_hand(a)), arrays)
+            arrays
+            if self.mesh is None
+            else jax.tree.map(lambda a: jnp.asarray(gathered(a)), arrays)
         )
 
     @property
@@ -178,7 +180,7 @@ class Program:
         """Bytes of a device at the height of a run, which keeps two more copies of the state to go back to."""
         arguments = (arrays, eqx.filter(target, eqx.is_array), key, jnp.asarray(0), batches)
         found = needed(self.compiled(*arguments))
-        state = sum(bytes_at_each(leaf) for leaf in jax.tree.leaves(arrays))
+        state = sum(bytes_per_device(leaf) for leaf in jax.tree.leaves(arrays))
         return None if found is None else found + 2 * state
 
 
@@ -238,7 +240,7 @@ def _program(plan: Plan, state_form: Any, target_form: Any) -> Program:
                 moved = jax.tree.map(
                     lambda new, old: jnp.where(index < plan.steps, new, old), moved, arrays
                 )
-            return moved if layout is None else layout.hold(moved), info
+            return moved if layout is None else layout.constrain(moved), info
 
         return jax.lax.scan(one, arrays, (first + jnp.arange(length), rows, batches))
 
@@ -261,5 +263,5 @@ def _program(plan: Plan, state_form: Any, target_form: Any) -> Program:
 def _with_whole_parameters(state: State) -> State:
     """The parameters of a generator meet every draw, so that on a mesh every device needs all of them in a step."""
     model = state.learner.model
-    model = model if isinstance(model, Particles) else whole(model)
+    model = model if isinstance(model, Particles) else replicated(model)
     return state._replace(learner=state.learner._replace(model=model))

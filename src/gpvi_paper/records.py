@@ -1,8 +1,8 @@
-"""Records: what a run measured and under which circumstances, one JSON file to a run.
+"""Records: what a run measured and under which circumstances, one JSON file per run.
 
-A record holds measurements, never conclusions: `rows` has one value for each seed, and means and
-deviations are derived where they are shown. It names no directory, host or user. A number that is
-not finite is written as null and read as NaN.
+A record holds measurements, never conclusions: `rows` has one value for each seed, and means and deviations are derived
+where they are shown. It names no directory, host or user. A number that is not finite is written as null and read as
+NaN. pydantic checks what is read against the types below.
 """
 
 import dataclasses
@@ -14,11 +14,16 @@ import platform
 import re
 import secrets
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import pydantic
+from pydantic import BeforeValidator, PlainSerializer, PlainValidator, TypeAdapter
+from pydantic import StrictFloat as Float
+from pydantic import StrictInt as Int
+from pydantic import StrictStr as Str
 
 from gpvi.errors import StorageError
 from gpvi.persistence import untrusted
@@ -42,51 +47,102 @@ class ForeignFileError(StorageError):
     """A file is sound JSON, but no record."""
 
 
+def _nan_for_null(values: Any) -> Any:
+    if not isinstance(values, list):
+        return values
+    return [math.nan if value is None else value for value in values]
+
+
+Floats = Annotated[tuple[Float, ...], BeforeValidator(_nan_for_null)]
+
+
 @dataclasses.dataclass(frozen=True)
 class Environment:
     """Where a run took place."""
 
-    library: str
-    commit: str | None
+    library: Str
+    commit: Str | None
     """Of the checkout the library was run from; None for an installed one."""
-    python: str
-    jax: str
-    system: str
-    cpus: int
-    device: str
+    python: Str
+    jax: Str
+    system: Str
+    cpus: Int
+    device: Str
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
     """A reported term along the training: `values[seed][i]` is its mean over the steps up to `steps[i]`."""
 
-    steps: tuple[int, ...]
-    values: tuple[tuple[float, ...], ...]
+    steps: tuple[Int, ...]
+    values: tuple[Floats, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _StoredArray:
+    """An array as a file has it."""
+
+    shape: tuple[Annotated[Int, pydantic.Field(ge=0)], ...]
+    values: Floats
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> "_StoredArray":
+        return cls(array.shape, tuple(array.ravel().tolist()))
+
+    def array(self) -> np.ndarray:
+        if len(self.values) != math.prod(self.shape):
+            raise ValueError(f"{len(self.values)} values for the shape {list(self.shape)}")
+        return np.array(self.values).reshape(self.shape)
+
+
+def _as_array(value: Any) -> np.ndarray:
+    return value if isinstance(value, np.ndarray) else _ARRAY.validate_python(value).array()
+
+
+_ARRAY = TypeAdapter(_StoredArray)
+Stored = Annotated[np.ndarray, PlainValidator(_as_array), PlainSerializer(_StoredArray.of)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
     """One method on one experiment under one preset, for several seeds."""
 
-    experiment: str
-    preset: str
-    method: str
+    __pydantic_config__ = pydantic.ConfigDict(ser_json_inf_nan="null")
+    experiment: Str
+    preset: Str
+    method: Str
     """The method's label in this experiment."""
     specification: dict[str, Any]
     """All that was chosen: the method (`gpvi.specs.to_json`), steps, schedule, batch size and start."""
-    seeds: tuple[int, ...]
-    command: str
-    started: str
+    seeds: tuple[Int, ...]
+    command: Str
+    started: Str
     """UTC, ISO 8601."""
-    seconds: float
+    seconds: Float
     """Wall time of the whole run: compiling, training and measuring."""
     environment: Environment
-    rows: dict[str, tuple[float, ...]]
+    rows: dict[str, Floats]
     """Metric → one value for each seed."""
     curves: dict[str, Curve] = dataclasses.field(default_factory=dict)
-    arrays: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    arrays: dict[str, Stored] = dataclasses.field(default_factory=dict)
     """What the figures need, rounded."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Str, ...] = ()
+
+    def __post_init__(self):
+        """Check what types cannot say."""
+        datetime.datetime.fromisoformat(self.started)
+        if not self.seeds:
+            raise ValueError("seeds is empty")
+        for name, values in self.rows.items():
+            if len(values) != len(self.seeds):
+                raise ValueError(
+                    f"rows.{name} has {len(values)} values for {len(self.seeds)} seeds"
+                )
+        for name, curve in self.curves.items():
+            if [len(line) for line in curve.values] != [len(curve.steps)] * len(self.seeds):
+                raise ValueError(
+                    f"curves.{name} does not have {len(curve.steps)} values for each of {len(self.seeds)} seeds"
+                )
 
     def summary(self, row: str) -> "Summary | None":
         """Mean, deviation and count of a row over its seeds."""
@@ -197,7 +253,9 @@ def slug(label: str) -> str:
 def write(record: Record, directory: str | os.PathLike[str]) -> Path:
     """Write the record to a new file in `directory`; it appears whole or not at all."""
     folder = Path(directory)
-    content = json.dumps(_encoded(record), ensure_ascii=False, allow_nan=False, indent=1)
+    fields = json.loads(_RECORD.dump_json(record))
+    header = {"format": FORMAT, "format_version": FORMAT_VERSION}
+    content = json.dumps(header | fields, ensure_ascii=False, indent=1)
     content = re.sub(r"\n\s+(?=-?\d|null|\])", " ", content)  # numbers of a list on one line
     moment = re.sub(r"[^0-9T]", "", record.started.partition("+")[0])
     path = folder / f"{record.experiment}.{record.preset}.{slug(record.method)}.{moment}.json"
@@ -231,10 +289,16 @@ def read(path: str | os.PathLike[str]) -> Record:
             f"{FORMAT_VERSION}. Upgrade gpvi, or run the experiment again."
         )
     try:
-        return _decoded(document)
-    except _InvalidError as error:
-        why = str(error)[:500]
+        return _RECORD.validate_python(document)
+    except pydantic.ValidationError as error:
+        why = _reasons(error)[:500]
         raise StorageError(f"{file} is damaged: {why}. Remove it, or run it again.") from error
+
+
+def _reasons(error: pydantic.ValidationError) -> str:
+    """Where the content is wrong, and why."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults[:3])
 
 
 class Found(NamedTuple):
@@ -308,128 +372,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
     return list(newest.values())
 
 
-def _encoded(record: Record) -> dict[str, Any]:
-    fields = dataclasses.asdict(record)
-    fields["arrays"] = {
-        name: {"shape": list(array.shape), "values": array.ravel().tolist()}
-        for name, array in record.arrays.items()
-    }
-    return {"format": FORMAT, "format_version": FORMAT_VERSION} | _without_nan(fields)
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _without_nan(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(item) for item in value]
-    return value
-
-
-class _InvalidError(Exception):
-    """A part of a document is not what it must be."""
-
-
-def _decoded(document: dict[str, Any]) -> Record:
-    """The record, every part checked against the type it must have."""
-    seeds = tuple(_list(document, "seeds", int))
-    if not seeds:
-        _refuse("seeds", "it is empty")
-    place = _field(document, "environment", dict)
-    circumstances = Environment(
-        library=_field(place, "library", str),
-        commit=_field(place, "commit", (str, type(None))),
-        python=_field(place, "python", str),
-        jax=_field(place, "jax", str),
-        system=_field(place, "system", str),
-        cpus=_field(place, "cpus", int),
-        device=_field(place, "device", str),
-    )
-    rows = {
-        name: _numbers(values, f"rows[{name!r}]", len(seeds))
-        for name, values in _field(document, "rows", dict).items()
-    }
-    started = _field(document, "started", str)
-    try:
-        datetime.datetime.fromisoformat(started)
-    except ValueError:
-        _refuse("started", f"{started!r} is not a time")
-    return Record(
-        experiment=_field(document, "experiment", str),
-        preset=_field(document, "preset", str),
-        method=_field(document, "method", str),
-        specification=_field(document, "specification", dict),
-        seeds=seeds,
-        command=_field(document, "command", str),
-        started=started,
-        seconds=float(_field(document, "seconds", (int, float))),
-        environment=circumstances,
-        rows=rows,
-        curves={
-            name: _curve(curve, f"curves[{name!r}]", len(seeds))
-            for name, curve in _field(document, "curves", dict).items()
-        },
-        arrays={
-            name: _array(array, f"arrays[{name!r}]")
-            for name, array in _field(document, "arrays", dict).items()
-        },
-        notes=tuple(_list(document, "notes", str)),
-    )
-
-
-def _curve(value: Any, where: str, seeds: int) -> Curve:
-    if not isinstance(value, dict):
-        _refuse(where, "it is not an object")
-    steps = tuple(_list(value, "steps", int, where))
-    values = _list(value, "values", list, where)
-    if len(values) != seeds:
-        _refuse(where, f"it has {len(values)} lines for {seeds} seeds")
-    return Curve(steps, tuple(_numbers(line, where, len(steps)) for line in values))
-
-
-def _array(value: Any, where: str) -> np.ndarray:
-    if not isinstance(value, dict):
-        _refuse(where, "it is not an object")
-    shape = _list(value, "shape", int, where)
-    if any(length < 0 for length in shape):
-        _refuse(where, f"its shape is {shape}")
-    values = np.array(_numbers(value.get("values"), where, math.prod(shape)))
-    try:
-        return values.reshape(shape)
-    except ValueError:  # too many axes, or too long beside an empty one
-        _refuse(where, f"its shape has {len(shape)} axes of at most {max(shape)}")
-
-
-def _numbers(value: Any, where: str, count: int) -> tuple[float, ...]:
-    if not isinstance(value, list) or len(value) != count:
-        found = f"{len(value)} values" if isinstance(value, list) else type(value).__name__
-        _refuse(where, f"it must hold {count} numbers and holds {found}")
-    if not all(
-        v is None or (isinstance(v, int | float) and not isinstance(v, bool)) for v in value
-    ):
-        _refuse(where, "a value is not a number")
-    return tuple(math.nan if v is None else float(v) for v in value)
-
-
-def _field(document: dict[str, Any], name: str, kind: Any) -> Any:
-    if name not in document:
-        _refuse(name, "it is missing")
-    value = document[name]
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        _refuse(name, f"{str(value)[:60]!r} has the wrong type")
-    return value
-
-
-def _list(document: dict[str, Any], name: str, kind: type, where: str = "") -> list[Any]:
-    values = _field(document, name, list)
-    if not all(isinstance(v, kind) and not isinstance(v, bool) for v in values):
-        _refuse(f"{where}.{name}".strip("."), f"an item is not of type {kind.__name__}")
-    return values
-
-
-def _refuse(where: str, reason: str) -> NoReturn:
-    raise _InvalidError(f"{where}: {reason}")
+_RECORD = TypeAdapter(Record)
 
 
 def _commit() -> str | None:

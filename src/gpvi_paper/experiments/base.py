@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import optax
@@ -185,7 +185,7 @@ class Experiment(ABC, Generic[Choice_co]):
         return results.record()
 
 
-class ReadsData(ABC):
+class ReadsData(Experiment[Choice_co]):
     """An experiment that needs files not shipped with the library."""
 
     directory: Path | None = None
@@ -194,19 +194,19 @@ class ReadsData(ABC):
     def find(self, directory: Path | None) -> Path:
         """Where the data are, at or below the directory or downloaded; an error if they are missing."""
 
-    def reading(self, directory: Path | None) -> Self:
+    def reading(self, directory: Path | None) -> "ReadsData[Choice_co]":
         """The experiment on the data in this directory."""
         found = copy.copy(self)
         found.directory = self.find(directory)
         return found
 
 
-class KeepsReference:
+class KeepsReference(Experiment[Choice_co]):
     """An experiment whose rows are all compared with one long run, made only once."""
 
     directory: Path | None = None
 
-    def keeping(self, directory: Path) -> Self:
+    def keeping(self, directory: Path) -> "KeepsReference[Choice_co]":
         """The experiment with the directory where the long run is kept for other processes."""
         found = copy.copy(self)
         found.directory = directory

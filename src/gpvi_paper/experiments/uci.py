@@ -33,7 +33,6 @@ from gpvi.methods.carriers import Particles
 from gpvi.progress import Meter
 from gpvi_paper.data import uci
 from gpvi_paper.experiments.base import (
-    Experiment,
     Metric,
     Published,
     ReadsData,
@@ -244,7 +243,7 @@ def drawn(posteriors: Sequence[gpvi.Posterior], number: int, *, key: PRNGKeyArra
     return jnp.concatenate(tables)
 
 
-class UCI(Experiment[NetworkRecipe], ReadsData):
+class UCI(ReadsData[NetworkRecipe]):
     """The bench of regression sets."""
 
     name = "uci"

@@ -94,7 +94,7 @@ class SmallConvolutional(OutputsLast):
         return x @ parameters["dense1"]["weight"] + parameters["dense1"]["bias"]
 
 
-class CIFAR10(OpenCategory, ReadsData):
+class CIFAR10(OpenCategory, ReadsData[NetworkRecipe]):
     """A small convolutional network on photographs."""
 
     name = "cifar10"

@@ -61,7 +61,7 @@ REASONS = {
 SMOKE = BestSetting(dim=WEIGHTS, epochs=1, batch_size=20, members=2, generators=2, latent=4)
 
 
-class MNIST(OpenCategory, ReadsData):
+class MNIST(OpenCategory, ReadsData[NetworkRecipe]):
     """LeNet-5 on handwritten digits."""
 
     name = "mnist"

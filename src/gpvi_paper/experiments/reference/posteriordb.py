@@ -25,7 +25,6 @@ from gpvi.diagnostics.importance import effective_share, smoothed_log_weights
 from gpvi.errors import GPVIError, quietly
 from gpvi_paper.data import posteriordb
 from gpvi_paper.experiments.base import (
-    Experiment,
     Metric,
     ReadsData,
     Recipe,
@@ -80,7 +79,7 @@ MISLEADING = 0.2
 """A mean with a larger error, in standard deviations, should never be called good."""
 
 
-class PosteriorDB(Experiment[Recipe | Peer], ReadsData):
+class PosteriorDB(ReadsData[Recipe | Peer]):
     """The bench of posteriors with reference draws."""
 
     name = "posteriordb"

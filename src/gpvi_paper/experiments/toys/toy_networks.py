@@ -40,7 +40,6 @@ from gpvi.targets.density import at_once
 from gpvi_paper.experiments.base import (
     FOLD,
     SECONDS,
-    Experiment,
     KeepsReference,
     Results,
     grouped,
@@ -336,7 +335,7 @@ def _log_ratios(
     return jax.lax.map(one, z, batch_size=at_once(target.dim))
 
 
-class ToyNetworks(Experiment[NetworkRecipe], KeepsReference):
+class ToyNetworks(KeepsReference[NetworkRecipe]):
     """What the toy experiments have in common: every row is compared with long chains."""
 
     cases = MappingProxyType({"": "posterior of the network"})

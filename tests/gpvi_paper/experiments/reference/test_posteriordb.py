@@ -13,6 +13,7 @@ import scipy.stats
 from scipy.integrate import solve_ivp
 from typer.testing import CliRunner
 
+import gpvi_paper.cli  # noqa: F401 it adds the command `run`
 from gpvi.cli import app
 from gpvi_paper import records
 from gpvi_paper.data import posteriordb

@@ -34,7 +34,6 @@ from gpvi.bnn.priors import FanIn, Prior, Sparse
 from gpvi.bnn.standardisation import other_units
 from gpvi.errors import NotAvailableError, TrainingWarning, warn
 from gpvi.methods import GPVI, METHODS, Method
-from gpvi.methods.base import Selective
 from gpvi.posterior.posterior import Posterior
 from gpvi.progress import Meter
 from gpvi.specs import (
@@ -183,7 +182,7 @@ def trained(
     weights = default_prior(chosen) if _is(prior, "auto") else prior
     given = partial(target, network, prior=weights, temperature=temperature, dtype=dtype)
     if steps is None:
-        steps = chosen.default_steps(dim)
+        steps = chosen.default_steps()
     require_count("steps", steps, "None is the method's own number.")
     total = int(steps)
     size = _batch_size(batch_size, chosen, len(X))
@@ -272,7 +271,7 @@ def default_prior(method: Method) -> Prior:
     """
     if method.generative:
         return Sparse()
-    return FanIn(gain=2.0, bias=2.0) if isinstance(method, Selective) else FanIn()
+    return FanIn(gain=2.0, bias=2.0) if method.full_data else FanIn()
 
 
 def _maker(kind: type) -> Callable[[int], Method]:
@@ -319,7 +318,7 @@ def _draws(members: int, size: int, dim: int, start: Sequence[Posterior]) -> int
 def _batch_size(given: int | str | None, method: Method, size: int) -> int | None:
     if isinstance(given, str):
         require_choice(given, ("auto",), "batch_size")
-        return None if isinstance(method, Selective) or size <= BATCH else BATCH
+        return None if method.full_data or size <= BATCH else BATCH
     if given is None:
         return None
     require_count("batch_size", given, "None is all data.")

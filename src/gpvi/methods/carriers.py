@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray
 
-from gpvi._compute.noise import normal
 from gpvi.generators import AbstractGenerator
+from gpvi.generators.noise import standard_normal
 from gpvi.parallel.mesh import rows
 
 
@@ -109,11 +109,3 @@ class Sampler(eqx.Module):
     def particles(self, z: Float[Array, "n d"]) -> Float[Array, "n d"]:
         """x_i = f(z_i)."""
         return rows(jax.vmap(self.generator)(z))
-
-
-def standard_normal(
-    generator: AbstractGenerator, n: int, *, key: PRNGKeyArray
-) -> Float[Array, "n d"]:
-    """n rows of noise for a generator, in the dtype of its parameters."""
-    dtype = jax.tree.leaves(eqx.filter(generator, eqx.is_inexact_array))[0].dtype
-    return rows(normal(key, (n, generator.dim), dtype))

@@ -31,7 +31,7 @@ from gpvi.training._prefetch import Feed, example
 from gpvi.training.checkpoint import Log
 from gpvi.training.program import Plan, Program
 from gpvi.training.recovery import Run, first_failure, rejections
-from gpvi.training.stopping import Judge, Paced
+from gpvi.training.stopping import Judge
 
 TERMINATED = 128 + signal.SIGTERM
 """The exit code of a process that SIGTERM has ended."""
@@ -178,8 +178,8 @@ def _conclude(
 
 
 def _label(plan: Plan, target: Density) -> str:
-    name = type(plan.method).__name__
-    return f"{name} ({plan.method.choices(target.dim)})" if isinstance(plan.method, Paced) else name
+    name, choices = type(plan.method).__name__, plan.method.choices(target.dim)
+    return f"{name} ({choices})" if choices else name
 
 
 def _latest(terms: dict[str, np.ndarray]) -> dict[str, float]:

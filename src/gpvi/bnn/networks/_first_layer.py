@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import Jaxpr, Literal, jaxprs_in_params
 
 MEETINGS = frozenset({"dot_general", "conv_general_dilated", "gather"})
 
@@ -50,7 +50,8 @@ def _follow(program: Jaxpr, given: Sequence[Origin], found: set[int]) -> list[Or
                 found |= frozenset() if joined.met else weights
                 joined = joined._replace(met=True)
         results = [joined] * len(step.outvars)
-        for inner in _inner_programs(step.params):
+        bodies = {name: option for name, option in step.params.items() if name != "cond_jaxpr"}
+        for inner in jaxprs_in_params(bodies):  # its arguments are the last ones of the step
             if len(inner.invars) <= len(operands):
                 own = _follow(inner, operands[len(operands) - len(inner.invars) :], found)
                 results = own if len(own) == len(results) else results
@@ -62,15 +63,3 @@ def _joined(origins: Sequence[Origin]) -> Origin:
     weights = frozenset().union(*(each.weights for each in origins))
     inputs, met = (any(each[place] for each in origins) for place in (1, 2))
     return Origin(frozenset() if inputs else weights, inputs, met)
-
-
-def _inner_programs(options: dict[str, Any]) -> list[Jaxpr]:
-    """Those of a step that calls, loops or branches; their arguments are the last ones of the step."""
-    every = [
-        one
-        for name, option in options.items()
-        if name != "cond_jaxpr"
-        for one in (option if isinstance(option, tuple) else (option,))
-    ]
-    closed = [one.jaxpr if isinstance(one, ClosedJaxpr) else one for one in every]
-    return [one for one in closed if isinstance(one, Jaxpr)]

@@ -22,7 +22,7 @@ from gpvi.bnn.networks import _frameworks as foreign
 from gpvi.bnn.networks._first_layer import entered
 from gpvi.bnn.networks.definitions import Definition, Functions, LocalDefinition, require_takes
 from gpvi.errors import InputError, NotAvailableError
-from gpvi.targets.coordinate_names import entries, path_name
+from gpvi.targets.coordinate_names import entry_names, path_name
 
 _FITTING = " Check the number of features (or the sides and channels of images)."
 
@@ -116,7 +116,7 @@ class Network:
     @property
     def names(self) -> tuple[str, ...]:
         """A name for each weight: its array and its place there."""
-        return tuple(name for leaf in self.leaves for name in entries(leaf.name, leaf.shape))
+        return tuple(name for leaf in self.leaves for name in entry_names(leaf.name, leaf.shape))
 
     def init(self, key: PRNGKeyArray) -> Float[Array, " d"]:
         """Fresh weights, as the network's author would start training from."""

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Real, Shaped
 
-from gpvi._inputs import held_as, precision
+from gpvi._inputs import cast_in_range, precision
 from gpvi.bnn.likelihoods import Bernoulli, Categorical, Likelihood, as_likelihood
 from gpvi.bnn.model import checked_inputs, inputs_of, require_network
 from gpvi.bnn.networks.network import Network
@@ -38,9 +38,11 @@ from gpvi.bnn.prediction._quantiles import inverted
 from gpvi.bnn.prediction.temperature_scaling import sharpened
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import AbstractGenerator
-from gpvi.methods.carriers import Particles, standard_normal
+from gpvi.generators.noise import standard_normal
+from gpvi.methods.carriers import Particles
 from gpvi.posterior.posterior import Posterior
 from gpvi.posterior.saving import understood
+from gpvi.posterior.start import Start
 from gpvi.specs import is_whole, require_between, require_key, require_positive
 from gpvi.targets.coordinates import Affine
 
@@ -302,7 +304,7 @@ class Predictive:
             draw_key, noise_key = jax.random.split(key)
             networks = self._networks(draws, draw_key)
             tables = [
-                held_as(a, dtype, name) if np.issubdtype(a.dtype, np.floating) else a
+                cast_in_range(a, dtype, name) if np.issubdtype(a.dtype, np.floating) else a
                 for name, a in {"X": inputs, "y": y}.items()
                 if a is not None
             ]
@@ -377,8 +379,8 @@ def _pooled(members: Sequence[Posterior]) -> Posterior:
     """The particles of all, in the target's own coordinates."""
     first = members[0]
     table = Particles(jnp.concatenate([each.particles for each in members]))
-    identity = Affine.identity(first.dim, first.dtype)
-    return Posterior(first.method, table, identity, first.names, first.training)
+    start = Start(Affine.identity(first.dim, first.dtype))
+    return Posterior(first.method, table, start, first.names, first.training)
 
 
 def _stacked(generators: Sequence[AbstractGenerator]) -> AbstractGenerator:

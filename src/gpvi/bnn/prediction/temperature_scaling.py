@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gpvi._inputs import as_labels, as_numbers, both_classes
+from gpvi._inputs import as_labels, as_numbers, class_probabilities
 from gpvi.errors import InputError
 from gpvi.specs import require_positive
 
@@ -74,5 +74,5 @@ def _log_posterior(
 
 def _logarithms(p: Any) -> Float[Array, "b c"]:
     """Of the classes, at least two."""
-    own = both_classes(jnp.asarray(p, float))
+    own = class_probabilities(jnp.asarray(p, float))
     return jnp.log(jnp.maximum(own, jnp.finfo(own.dtype).tiny))

@@ -10,7 +10,6 @@ from jaxtyping import Array, Float
 
 import gpvi
 from gpvi.methods import Method
-from gpvi.methods.base import Selective
 from gpvi.solvers import Helper
 from gpvi_paper.experiments.base import (
     SECONDS,
@@ -249,7 +248,7 @@ def _recipe(label: str, method: Method, preset: str) -> Recipe:
     """As published, at a constant rate, or as recommended; methods that set their own number of steps keep it."""
     if preset == "paper":
         method = PAPER_METHODS.get(label, method)
-    if isinstance(method, Selective):
+    if method.full_data:
         return Recipe(method, start=None if preset == "paper" else "auto")
     steps = STEPS[preset]
     if preset == "paper":

@@ -16,10 +16,10 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray, Scalar
 
 import gpvi
-from gpvi.diagnostics.importance import conditioning
+from gpvi.diagnostics.folding import conditioning
 from gpvi.generators import AbstractGenerator
+from gpvi.generators.noise import log_standard_normal
 from gpvi.kernels import RBF, Noise, OnNoise
-from gpvi.methods.base import log_standard_normal
 from gpvi.training.program import chunk_length
 from gpvi_paper.experiments.base import Experiment, Recipe, Results, Table, lower, seconds
 from gpvi_paper.experiments.energy import POTENTIALS, reference

@@ -11,7 +11,6 @@ from gpvi.bnn import Prior, StandardNormal
 from gpvi.directions import KSDDirection
 from gpvi.generators import Residual
 from gpvi.methods import Method
-from gpvi.methods.base import Selective
 from gpvi.solvers import Helper
 from gpvi_paper.experiments.base import Recipe
 
@@ -122,7 +121,7 @@ def recommended(methods: Mapping[str, Method], steps: int, preset: str) -> dict[
     if preset == "smoke":
         methods = {label: _short(method) for label, method in methods.items()}
     return {
-        label: NetworkRecipe(method, None if isinstance(method, Selective) else steps)
+        label: NetworkRecipe(method, None if method.full_data else steps)
         for label, method in methods.items()
     }
 
@@ -141,6 +140,6 @@ def as_published(
     method: Method, steps: int, *, prior: Prior = NORMAL, temperature: float = 1.0
 ) -> NetworkRecipe:
     """Adam at a constant rate; chains set their own steps."""
-    if isinstance(method, Selective):
+    if method.full_data:
         return NetworkRecipe(method, prior=prior, temperature=temperature)
     return NetworkRecipe(method, steps, "constant", prior=prior, temperature=temperature)

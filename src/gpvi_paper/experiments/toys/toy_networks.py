@@ -29,12 +29,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, Scalar
 import gpvi
 from gpvi import bnn, metrics, specs
 from gpvi.bnn import Likelihood, Network, Predictive, Prior, StandardNormal
-from gpvi.diagnostics.importance import fold_fraction, importance
+from gpvi.diagnostics.folding import fold_fraction
+from gpvi.diagnostics.importance import importance
 from gpvi.errors import quietly
 from gpvi.generators import AbstractGenerator
+from gpvi.generators.noise import log_standard_normal, standard_normal
 from gpvi.methods import HMC
-from gpvi.methods.base import log_standard_normal
-from gpvi.methods.carriers import Chains, Particles, standard_normal
+from gpvi.methods.carriers import Chains, Particles
 from gpvi.progress import Meter
 from gpvi.targets.density import at_once
 from gpvi_paper.experiments.base import (
@@ -201,7 +202,7 @@ def halves(
         gpvi.Posterior(
             chains.method,
             Particles(jax.numpy.asarray(part.reshape(-1, chains.dim))),
-            chains.affine,
+            chains.start,
             chains.names,
             chains.training,
             chains.target,

@@ -1,4 +1,4 @@
-"""Records: what a run measured and under which circumstances, one JSON file per run.
+"""Records: what a run measured, with what settings and on which machine; one JSON file per run.
 
 A record holds measurements, never conclusions: `rows` has one value for each seed, and means and deviations are derived
 where they are shown. It names no directory, host or user. A number that is not finite is written as null and read as
@@ -35,16 +35,16 @@ FORMAT_VERSION = 1
 CURVE_POINTS = 200
 """A training curve keeps at most this many points."""
 SMALL, LARGE = 1e-4, 1e5
-"""Below and from where numbers are shown with a power of ten."""
+"""Numbers below the first, and from the second on, are shown with a power of ten."""
 ROUNDING = 1e-9
-"""A deviation below this share of the mean is one of rounding, and not shown."""
+"""A deviation below this share of the mean is due to rounding and is not shown."""
 MOST_DIGITS = 5
 """Significant digits of a mean that is shown."""
 _LARGEST = 64 * 2**20
 
 
 class ForeignFileError(StorageError):
-    """A file is sound JSON, but no record."""
+    """A file is valid JSON, but not a record."""
 
 
 def _nan_for_null(values: Any) -> Any:
@@ -223,12 +223,12 @@ def significant(value: float, digits: int = 6) -> float:
 
 
 def now() -> str:
-    """The current time, as records write it."""
+    """The current time as it is written in records."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def environment() -> Environment:
-    """The circumstances of this process."""
+    """The environment of this process."""
     import jax
 
     import gpvi
@@ -251,7 +251,7 @@ def slug(label: str) -> str:
 
 
 def write(record: Record, directory: str | os.PathLike[str]) -> Path:
-    """Write the record to a new file in `directory`; it appears whole or not at all."""
+    """Write the record to a new file in `directory`; a write that fails leaves no file."""
     folder = Path(directory)
     fields = json.loads(_RECORD.dump_json(record))
     header = {"format": FORMAT, "format_version": FORMAT_VERSION}
@@ -271,7 +271,7 @@ def write(record: Record, directory: str | os.PathLike[str]) -> Path:
 
 
 def read(path: str | os.PathLike[str]) -> Record:
-    """Read a record and check all of it."""
+    """Read a record and check every field."""
     file = Path(path)
     try:
         document = untrusted.json_value(untrusted.content(file, _LARGEST))
@@ -301,32 +301,32 @@ def _reasons(error: pydantic.ValidationError) -> str:
     return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults[:3])
 
 
-class Found(NamedTuple):
-    """The records of some places, and what could not be read there."""
+class Search(NamedTuple):
+    """The records found, and the files that could not be read."""
 
     records: list[Record]
     """Oldest first."""
     damaged: list[str]
-    """What is wrong with each damaged file of a directory, in words."""
+    """For each damaged file of a directory, what is wrong with it."""
 
 
 def find(paths: Iterable[str | os.PathLike[str]]) -> list[Record]:
     """The records in these files and, at any depth, in these directories, oldest first; a damaged one is an error."""
-    found = search(paths)
-    if found.damaged:
-        raise StorageError(found.damaged[0])
-    return found.records
+    records, damaged = search(paths)
+    if damaged:
+        raise StorageError(damaged[0])
+    return records
 
 
-def search(paths: Iterable[str | os.PathLike[str]], progress: bool | Meter = False) -> Found:
+def search(paths: Iterable[str | os.PathLike[str]], progress: bool | Meter = False) -> Search:
     """The records in these files and directories, and the damaged ones of the directories.
 
-    JSON of another kind that lies in a directory is passed over; a file that is named must be a record.
+    Other JSON files in a directory are skipped; a file that is named must be a record.
     """
     places = list(map(Path, paths))
     files = [file for place in places for file in _files(place)]
     named = {place for place in places if not place.is_dir()}
-    found: list[Record] = []
+    records: list[Record] = []
     damaged: list[str] = []
     meter = as_meter(progress)
     meter.start(len(files), "records")
@@ -334,7 +334,7 @@ def search(paths: Iterable[str | os.PathLike[str]], progress: bool | Meter = Fal
         for done, file in enumerate(files):
             meter.update(done, file.name)
             try:
-                found.append(read(file))
+                records.append(read(file))
             except StorageError as error:
                 if file in named:
                     raise
@@ -342,15 +342,15 @@ def search(paths: Iterable[str | os.PathLike[str]], progress: bool | Meter = Fal
                     damaged.append(str(error))
     finally:
         meter.close()
-    if not found and not damaged:
+    if not records and not damaged:
         raise StorageError(
             f"no records in {', '.join(map(str, places))}. Make some first: gpvi run blr --out DIR"
         )
-    return Found(sorted(found, key=lambda record: record.started), damaged)
+    return Search(sorted(records, key=lambda record: record.started), damaged)
 
 
 def _files(place: Path) -> list[Path]:
-    """A file, or what may be records in a directory."""
+    """The file itself, or the JSON files of a directory."""
     if not place.exists():
         raise StorageError(
             f"{place} does not exist. Make records first: gpvi run blr --out {place}"

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,10 @@ import pytest
 from gpvi.errors import StorageError
 from gpvi.persistence.writing import try_out
 from gpvi_paper import records
+from gpvi_paper.experiments import EXPERIMENTS
 from gpvi_paper.records import Curve, Environment, Record, Summary
+
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 @pytest.fixture
@@ -233,3 +237,11 @@ def test_reading_shows_how_far_it_is(record, tmp_path):
     first, *between, last = seen.said
     assert first == (2, "records") and last == "closed"
     assert {name for _, name in between} == {"other.json", path.name}
+
+
+@pytest.mark.skipif(not RESULTS.is_dir(), reason="the published records are not in this copy")
+def test_every_published_record_is_read_and_is_the_newest_of_a_row_that_exists():
+    published = records.find([RESULTS])
+    assert len(records.latest(published)) == len(published) > 0
+    for record in published:
+        assert record.method in EXPERIMENTS[record.experiment].recipes(record.preset)

@@ -269,13 +269,13 @@ def trained(
 ) -> Iterator[tuple[str, int, gpvi.Posterior]]:
     """A posterior for each potential and seed; trained side by side unless each starts by a search of its own."""
     recipe, meter = results.recipe, results.meter()
-    lanes = [(case, seed) for case in POTENTIALS for seed in results.seeds]
+    jobs = [(case, seed) for case in POTENTIALS for seed in results.seeds]
     if recipe.start is None:
-        targets = [numbered_target(case) for case, _ in lanes]
+        targets = [numbered_target(case) for case, _ in jobs]
         posteriors = recipe.fit_seeds(targets, key=key, progress=meter)
-        yield from ((*lane, posterior) for lane, posterior in zip(lanes, posteriors, strict=True))
+        yield from ((*job, posterior) for job, posterior in zip(jobs, posteriors, strict=True))
         return
-    for number, (case, seed) in enumerate(lanes):
+    for number, (case, seed) in enumerate(jobs):
         target = gpvi.Target(POTENTIALS[case], dim=2)
         yield case, seed, recipe.fit(target, key=jax.random.fold_in(key, number), progress=meter)
 

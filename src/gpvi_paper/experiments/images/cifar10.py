@@ -153,12 +153,14 @@ class CIFAR10(OpenCategory, ReadsData[NetworkRecipe]):
 
     def own_recipes(self, setting: BestSetting) -> dict[str, NetworkRecipe]:
         """Those of every image set, and GPVI and the ensemble with mirror images, plain and sharpened."""
-        found = best_recipes(setting)
+        recipes = best_recipes(setting)
         mirrored = {
-            f"{label}, mirror images": dataclasses.replace(found[label], mirrored=True, prior=prior)
+            f"{label}, mirror images": dataclasses.replace(
+                recipes[label], mirrored=True, prior=prior
+            )
             for label, prior in MIRRORED.items()
         }
-        return found | mirrored | sharpened_recipes(mirrored, mirrored)
+        return recipes | mirrored | sharpened_recipes(mirrored, mirrored)
 
     def images(self) -> Images:
         """The six batches."""

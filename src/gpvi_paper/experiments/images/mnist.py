@@ -108,13 +108,13 @@ class MNIST(OpenCategory, ReadsData[NetworkRecipe]):
 
     def own_recipes(self, setting: BestSetting) -> dict[str, NetworkRecipe]:
         """Those of every image set, GPVI as the held-out images would choose it after twice the epochs, and colder."""
-        found = super().own_recipes(setting)
-        narrower = dataclasses.replace(found[GPVI_BEST], prior=NARROWER)
-        return found | {
+        recipes = super().own_recipes(setting)
+        narrower = dataclasses.replace(recipes[GPVI_BEST], prior=NARROWER)
+        return recipes | {
             "GPVI (pathwise, g = 6)": narrower,
             "GPVI (pathwise, g = 6, T = 0.3)": colder(narrower, 0.3),
-            "GPVI (pathwise, T = 0.3)": colder(found[GPVI_BEST], 0.3),
-            "GPVI (pathwise, T = 0.1)": colder(found[GPVI_BEST], 0.1),
+            "GPVI (pathwise, T = 0.3)": colder(recipes[GPVI_BEST], 0.3),
+            "GPVI (pathwise, T = 0.1)": colder(recipes[GPVI_BEST], 0.1),
         }
 
     def images(self) -> Images:

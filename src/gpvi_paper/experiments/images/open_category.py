@@ -131,9 +131,9 @@ class Task(NamedTuple):
     outliers: Float[np.ndarray, "o h w c"]
 
 
-def task(images: Images, unknown: Sequence[int], *, held_out: float = 0.0) -> Task:
-    """Train on the known classes and score the test set; or a last part of the training set, where one is held out."""
-    train, labels, test, test_labels = held_back(images, held_out)[1] if held_out > 0 else images
+def task(images: Images, unknown: Sequence[int]) -> Task:
+    """Train on the known classes, and score the test set."""
+    train, labels, test, test_labels = images
     known, test_known = (~np.isin(y, unknown) for y in (labels, test_labels))
     mean, sd = _moments(train[known])
 
@@ -149,14 +149,12 @@ def task(images: Images, unknown: Sequence[int], *, held_out: float = 0.0) -> Ta
     )
 
 
-def held_back(images: Images, share: float) -> tuple[Images, Images]:
-    """The same without the last part of the training set; and with that part in the place of the test set."""
+def hold_out(images: Images, share: float) -> tuple[Images, Images]:
+    """The images without the last part of their training set, and the same with that part as their test set."""
     first = len(images.train) - max(1, round(share * len(images.train)))
-    (train, kept), (labels, kept_labels) = (
-        (a[:first], a[first:]) for a in (images.train, images.train_labels)
-    )
-    shorter = images._replace(train=train, train_labels=labels)
-    return shorter, shorter._replace(test=kept, test_labels=kept_labels)
+    shorter = images._replace(train=images.train[:first], train_labels=images.train_labels[:first])
+    test, test_labels = images.train[first:], images.train_labels[first:]
+    return shorter, shorter._replace(test=test, test_labels=test_labels)
 
 
 def with_mirror_images(problem: Task) -> Task:
@@ -222,19 +220,19 @@ def predicted(
     return Predictive(parts, network, Categorical()).predict(inputs, key=key, draws=number)
 
 
-def scores(found: Prediction) -> dict[str, Float[Array, " b"]]:
+def scores(prediction: Prediction) -> dict[str, Float[Array, " b"]]:
     """The uncertainty of each image by four scores, named in `SCORES`."""
-    assert found.entropy is not None and found.mutual_information is not None
+    assert prediction.entropy is not None and prediction.mutual_information is not None
     return {
-        "variance": found.epistemic.sum(1),
-        "entropy": found.entropy,
-        "mutual_information": found.mutual_information,
-        "confidence": 1.0 - found.mean.max(1),
+        "variance": prediction.epistemic.sum(1),
+        "entropy": prediction.entropy,
+        "mutual_information": prediction.mutual_information,
+        "confidence": 1.0 - prediction.mean.max(1),
     }
 
 
 class Outcome(NamedTuple):
-    """What is measured of one posterior, and what is drawn of it."""
+    """The measurements of one posterior, and the arrays for its pictures."""
 
     values: dict[str, float]
     arrays: dict[str, np.ndarray]
@@ -252,8 +250,8 @@ def measured(
     """Accuracy, NLL and calibration on the known classes; AUROC if there are unknown ones."""
     inside = len(problem.inliers)
     inputs = np.concatenate([problem.inliers, problem.outliers])
-    found = predicted(parts, network, inputs, draws, key=key)
-    p, labels = found.mean[:inside], jnp.asarray(problem.inlier_labels)
+    prediction = predicted(parts, network, inputs, draws, key=key)
+    p, labels = prediction.mean[:inside], jnp.asarray(problem.inlier_labels)
     p = p if exponent == 1 else bnn.sharpened(p, exponent)
     chosen = jnp.take_along_axis(p, labels[:, None], axis=1)
     by_mass, by_width = (metrics.reliability(p, labels, equal=e) for e in ("mass", "width"))
@@ -266,7 +264,7 @@ def measured(
     arrays = {"reliability": np.nan_to_num(np.stack([np.asarray(p) for p in by_width])).round(5)}
     if len(problem.outliers):
         one = _is_one_network(parts)
-        doubts = {k: np.asarray(v) for k, v in scores(found).items()}
+        doubts = {k: np.asarray(v) for k, v in scores(prediction).items()}
         for name, score in doubts.items():
             if not one or name in ("entropy", "confidence"):
                 auroc = metrics.auroc(jnp.asarray(score[:inside]), jnp.asarray(score[inside:]))
@@ -279,17 +277,17 @@ def measured(
     return Outcome(values, arrays)
 
 
-def suited(
+def best_exponent(
     parts: Sequence[gpvi.Posterior],
     network: Network,
-    kept: Task,
+    held_out: Task,
     draws: int | None,
     *,
     key: PRNGKeyArray,
 ) -> float:
-    """The exponent of the mean prediction that fits the held-out images of the known classes."""
-    found = predicted(parts, network, kept.inliers, draws, key=key)
-    return bnn.sharpness(found.mean, kept.inlier_labels)
+    """The exponent of the mean prediction that fits the held-out images of the known classes best."""
+    prediction = predicted(parts, network, held_out.inliers, draws, key=key)
+    return bnn.sharpness(prediction.mean, held_out.inlier_labels)
 
 
 def _is_one_network(parts: Sequence[gpvi.Posterior]) -> bool:
@@ -299,7 +297,7 @@ def _is_one_network(parts: Sequence[gpvi.Posterior]) -> bool:
 
 
 def _shares(score: np.ndarray) -> np.ndarray:
-    """The share of scores in each bin of `HISTOGRAM`; what lies beyond its ends counts in the last."""
+    """The share of scores in each bin of `HISTOGRAM`; scores beyond its ends count in the first or last bin."""
     logs = np.log10(np.clip(score, 10.0 ** HISTOGRAM[0], 10.0 ** HISTOGRAM[-1]))
     return (np.histogram(logs, HISTOGRAM)[0] / len(score)).round(5)
 
@@ -310,7 +308,7 @@ class OpenCategory(Experiment[NetworkRecipe]):
     figures: Mapping[str, tuple[float, Published | None, Published | None]]
     """Label → the paper's clean accuracy, AUC and ECE."""
     reasons: Mapping[str, str] = MappingProxyType({})
-    """Label → why ours under `paper` are others."""
+    """Label → why our figures under `paper` differ."""
     as_published: "PaperSetting | None" = None
     recommended: "BestSetting"
     shortest: "BestSetting"
@@ -364,8 +362,8 @@ class OpenCategory(Experiment[NetworkRecipe]):
 
     def own_recipes(self, setting: "BestSetting") -> dict[str, NetworkRecipe]:
         """What this library recommends under a setting."""
-        found = best_recipes(setting)
-        return found | sharpened_recipes(found, (GPVI_BEST, ENSEMBLE))
+        recipes = best_recipes(setting)
+        return recipes | sharpened_recipes(recipes, (GPVI_BEST, ENSEMBLE))
 
     @property
     def published(self) -> dict[str, dict[str, Published]]:
@@ -380,7 +378,7 @@ class OpenCategory(Experiment[NetworkRecipe]):
         return rows
 
     def problems(self, label: str, preset: str) -> Sequence[str]:
-        """The cases of a row: the five splits of the literature for what is compared with it alone."""
+        """The cases of a row; rows that are compared with the literature also have its five splits."""
         if preset == "smoke":
             return (SPLIT,)
         return tuple(UNKNOWN) if preset == "best" and label in COMPARED else (SPLIT, CLEAN)
@@ -388,9 +386,9 @@ class OpenCategory(Experiment[NetworkRecipe]):
     def measure(self, results: Results[NetworkRecipe]) -> None:
         """Train on each split, all seeds side by side, and score the test set."""
         recipe, seeds, images = results.recipe, results.seeds, self.images()
-        network, kept = self.network(images), None
+        network, held_out = self.network(images), None
         if recipe.sharpened:
-            images, kept = held_back(images, HELD_OUT)
+            images, held_out = hold_out(images, HELD_OUT)
         for case in self.problems(results.label, results.preset):
             problem = task(images, UNKNOWN[case])
             key = jax.random.fold_in(jax.random.key(seeds[0]), list(UNKNOWN).index(case))
@@ -399,9 +397,9 @@ class OpenCategory(Experiment[NetworkRecipe]):
             for seed, parts in zip(seeds, posteriors, strict=True):
                 results.follow(parts[0].training, case)
                 own_key, exponent, chosen = jax.random.key(seed), 1.0, {}
-                if kept is not None:
-                    choice = task(kept, UNKNOWN[case])
-                    exponent = suited(parts, network, choice, recipe.draws, key=own_key)
+                if held_out is not None:
+                    choice = task(held_out, UNKNOWN[case])
+                    exponent = best_exponent(parts, network, choice, recipe.draws, key=own_key)
                     chosen = {"sharpness": exponent}
                 outcome = measured(
                     parts, network, problem, recipe.draws, key=own_key, exponent=exponent

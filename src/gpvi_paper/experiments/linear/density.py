@@ -171,14 +171,14 @@ class DensityEstimation(Experiment[Recipe]):
         """Train all seeds and laws of a dimension side by side, and compare with the known covariance."""
         seeds = results.seeds
         for dim in DIMENSIONS:
-            lanes: list[tuple[Law, int]] = [(law, seed) for law in LAWS for seed in seeds]
-            problems = [gaussian(dim, law, seed) for law, seed in lanes]
+            pairs: list[tuple[Law, int]] = [(law, seed) for law in LAWS for seed in seeds]
+            problems = [gaussian(dim, law, seed) for law, seed in pairs]
             posteriors = results.recipe.fit_seeds(
                 [problem.target for problem in problems],
                 key=jax.random.fold_in(jax.random.key(seeds[0]), dim),
                 progress=results.meter(f"d = {dim}"),
             )
-            for (law, seed), problem, posterior in zip(lanes, problems, posteriors, strict=True):
+            for (law, seed), problem, posterior in zip(pairs, problems, posteriors, strict=True):
                 results.follow(posterior.training, case(dim, law))
                 results.add(measured(problem, posterior, seed), case(dim, law))
 

@@ -229,7 +229,7 @@ class Problem:
 def measured(
     results: Results[Recipe | Peer], problem: Problem, n: int, *, key: PRNGKeyArray
 ) -> dict[str, float]:
-    """Fit once, and measure everything."""
+    """Fit once, and measure."""
     fit_key, draw_key, floor_key, verdict_key = jax.random.split(key, 4)
     with jax.enable_x64(True):
         jax.clear_caches()
@@ -244,7 +244,7 @@ def measured(
             results.follow(fitted.posterior.training, problem.case)
             verdict = fitted.posterior.diagnose(key=verdict_key).verdict
             values["good"] = float(verdict.level == "good")
-        draws = fitted.held or fitted.weighed(n, key=draw_key)
+        draws = fitted.draws or fitted.weighed(n, key=draw_key)
         x, ratios = problem.quantities(draws.sites), draws.log_ratios
         values["draw_seconds"] = further_seconds(fitted, key=draw_key)
         if isinstance(fitted, ChainFit):
@@ -269,7 +269,7 @@ def measured(
 
 
 def trained(recipe: Recipe | Peer, problem: Problem, *, key: PRNGKeyArray) -> Fitted:
-    """What one method makes of the posterior."""
+    """Fit one method to the posterior."""
     if not isinstance(recipe, Recipe):
         return recipe.fit(problem.model.model, problem.arguments, key=key)
     with quietly():
@@ -278,9 +278,9 @@ def trained(recipe: Recipe | Peer, problem: Problem, *, key: PRNGKeyArray) -> Fi
 
 
 class PosteriorFit:
-    """A posterior of this library, as the bench sees the others."""
+    """A posterior of this library, with the interface of the other libraries' fits."""
 
-    held = None
+    draws = None
 
     def __init__(self, posterior: gpvi.Posterior, target: gpvi.Target):
         self.posterior, self._target = posterior, target
@@ -332,7 +332,7 @@ class Errors(NamedTuple):
 
     @property
     def tolerable(self) -> bool:
-        """Whether all are; NaN counts as not."""
+        """Whether all errors are within the tolerances; NaN is not."""
         return (
             self.mean <= MEAN_TOLERANCE
             and self.narrowest >= 1 - SD_TOLERANCE
@@ -341,7 +341,7 @@ class Errors(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """What is known of each parameter."""
+    """Mean and standard deviation of each parameter by the reference draws."""
 
     mean: Float[np.ndarray, " q"]
     sd: Float[np.ndarray, " q"]

@@ -37,15 +37,16 @@ class TestTask:
 
     def test_validation_never_sees_the_test_set(self):
         images = made_images()
-        found = open_category.task(images, (6, 7, 8, 9), held_out=0.5)
+        found = open_category.task(open_category.hold_out(images, 0.5)[1], (6, 7, 8, 9))
         broken = images._replace(test=images.test[:1], test_labels=images.test_labels[:1])
-        for a, b in zip(found, open_category.task(broken, (6, 7, 8, 9), held_out=0.5), strict=True):
+        again = open_category.task(open_category.hold_out(broken, 0.5)[1], (6, 7, 8, 9))
+        for a, b in zip(found, again, strict=True):
             np.testing.assert_array_equal(a, b)
         assert len(found.inputs) + len(found.inliers) == 36
 
     def test_images_kept_back_are_the_last_and_are_not_trained_on(self):
         images = made_images()
-        shorter, kept = open_category.held_back(images, 0.1)
+        shorter, kept = open_category.hold_out(images, 0.1)
         assert len(shorter.train) == len(images.train) - len(kept.test) == 54
         np.testing.assert_array_equal(kept.test, images.train[54:])
         np.testing.assert_array_equal(kept.train, shorter.train)

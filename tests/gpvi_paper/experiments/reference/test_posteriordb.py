@@ -285,7 +285,7 @@ class TestPeers:
         fitted = peers.NumPyroNUTS(warmup=300, samples=500).fit(
             self.model, {"y": np.full(2, 2.0)}, key=getkey()
         )
-        np.testing.assert_allclose(fitted.held.sites["x"].mean(0), 1, atol=0.1)
+        np.testing.assert_allclose(fitted.draws.sites["x"].mean(0), 1, atol=0.1)
         assert 0.1 < fitted.effective_share() < 3
         further = fitted.sample(1_000, key=getkey())
         assert further["twice"].shape == (1_000, 2)

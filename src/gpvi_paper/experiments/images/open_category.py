@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from gpvi import metrics, specs
 from gpvi.bnn import Categorical, FanIn, Network, Prediction, Predictive, ScaleMixture, target
 from gpvi.bnn import generator as network_generator
-from gpvi.bnn.prediction.temperature_scaling import sharpened, sharpness
+from gpvi.bnn.prediction.temperature_scaling import fit_sharpness, temperature_scaled
 from gpvi.bnn.priors import Prior, StandardNormal
 from gpvi.directions import KSDDirection
 from gpvi.errors import quietly
@@ -275,7 +275,7 @@ def measured(
     inputs = np.concatenate([problem.inliers, problem.outliers])
     found = predicted(parts, network, inputs, draws, key=key)
     p, labels = found.mean[:inside], jnp.asarray(problem.inlier_labels)
-    p = p if exponent == 1 else sharpened(p, exponent)
+    p = p if exponent == 1 else temperature_scaled(p, exponent)
     chosen = jnp.take_along_axis(p, labels[:, None], axis=1)
     by_mass, by_width = (metrics.reliability(p, labels, equal=e) for e in ("mass", "width"))
     values = {
@@ -310,7 +310,7 @@ def suited(
 ) -> float:
     """The exponent of the mean prediction that fits the held-out images of the known classes."""
     found = predicted(parts, network, kept.inliers, draws, key=key)
-    return sharpness(found.mean, kept.inlier_labels)
+    return fit_sharpness(found.mean, kept.inlier_labels)
 
 
 def _is_one_network(parts: Sequence[Posterior]) -> bool:

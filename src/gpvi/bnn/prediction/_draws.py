@@ -12,12 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
-from gpvi.errors import InputError
+from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import AbstractGenerator
 from gpvi.methods.carriers import Particles, standard_normal
 from gpvi.posterior.posterior import Posterior
 from gpvi.specs import is_whole
-from gpvi.targets.coordinates import Affine
 
 DEFAULT_DRAWS = 1_000
 """The number of networks, if new ones can be drawn."""
@@ -74,8 +73,9 @@ def network_draws(
     first, members = posteriors[0], len(posteriors)
     block = max(1, min(256, BLOCK_WEIGHTS // first.dim))
     if available_draws(posteriors) is not None:
-        pool = first if members == 1 else _pooled(posteriors)
-        table = pool.particles if draws is None else pool.sample(_count(draws), key=key)
+        table = jnp.concatenate([each.particles for each in posteriors])
+        if draws is not None:
+            table = _subset(table, _count(draws), key)
         return NetworkDraws(table, key, len(table), min(block, len(table)))
     number = DEFAULT_DRAWS if draws is None else _count(draws)
     block = min(block, -(-number // members))
@@ -93,12 +93,14 @@ def available_draws(posteriors: Sequence[Posterior]) -> int | None:
     return sum(map(len, tables)) if tables else None
 
 
-def _pooled(posteriors: Sequence[Posterior]) -> Posterior:
-    """Return one posterior with the particles of all, in the target's own coordinates."""
-    first = posteriors[0]
-    table = Particles(jnp.concatenate([each.particles for each in posteriors]))
-    identity = Affine.identity(first.dim, first.dtype)
-    return Posterior(first.method, table, identity, first.names, first.training)
+def _subset(table: Float[Array, "n d"], number: int, key: PRNGKeyArray) -> Float[Array, "m d"]:
+    """Return some rows of a table, chosen at random without replacement."""
+    if number > len(table):
+        raise NotAvailableError(
+            f"the particles are {len(table)} networks, and {number} are asked for. Ask for at most {len(table)}, train "
+            "with more particles, or use GPVI or AmortizedSVGD, which draw as many as you like."
+        )
+    return table[jax.random.permutation(key, len(table))[:number]]
 
 
 def _stacked(generators: Sequence[AbstractGenerator]) -> AbstractGenerator:

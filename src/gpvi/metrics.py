@@ -25,7 +25,7 @@ from jax.core import Tracer
 from jax.scipy import special, stats
 from jaxtyping import Array, Float, Int, Real, Scalar
 
-from gpvi._inputs import as_labels, as_numbers, both_classes, device_dtype
+from gpvi._inputs import as_labels, as_numbers, class_probabilities, device_dtype
 from gpvi.errors import InputError
 from gpvi.specs import require_choice, require_count
 
@@ -295,7 +295,7 @@ def _given_back(found: Found, kind: np.dtype) -> Found:
 
 def _classes(probabilities: Real[Array, "*n c"]) -> Float[Array, "*n k"]:
     """As floats, of at least two classes."""
-    return both_classes(*_floats(probabilities))
+    return class_probabilities(*_floats(probabilities))
 
 
 def _floats(*arrays: Array) -> list[Array]:

@@ -9,17 +9,20 @@ import pytest
 
 import gpvi
 from gpvi._compute.operation_counts import EXPENSIVE, LEAST, operations
-from gpvi.diagnostics import missing_mass as coverage
+from gpvi.diagnostics import missing_mass
 from gpvi.errors import InputError, TrainingWarning
 from gpvi.generators import SplineFlow, Triangular
 from gpvi.initialization import _candidates as beginnings
 from gpvi.initialization import _evaluation as evaluation
-from gpvi.initialization import pathfinder
+from gpvi.initialization import variational
 from gpvi.initialization._evaluation import BATCH, THRIFT, HostDensity
-from gpvi.targets import density
+from gpvi.targets import Affine, Whitened, density
 from gpvi.training import program
-from gpvi.training.fit import THRIFTY, planned
-from gpvi.training.program import LONGEST_CHUNK, answering
+from gpvi.training.preparation import (
+    THRIFTY,
+    planned,
+)
+from gpvi.training.program import LONGEST_CHUNK, limit_chunk_time
 
 KEY = jax.random.key(0)
 SMALL = gpvi.GPVI(generator=Triangular(head=SplineFlow(2, 4, 5.0, 8)), particles=16)
@@ -120,7 +123,7 @@ class TestChoice:
             assert plan.method == gpvi.GPVI()
             assert plan.rounds == (500, 1_000, 2_000, 4_000)
             state = SMALL.init(one, plan.optimizer, key=KEY)
-            assert answering(plan, one, state) is plan
+            assert limit_chunk_time(plan, one, state) is plan
             assert plan.longest == LONGEST_CHUNK
             assert HostDensity(one.log_density, one.dim).thrift == 1
 
@@ -131,6 +134,18 @@ class TestChoice:
         assert plan.rounds == (250, 500, 1_000, 2_000)
         assert "128 draws per step" in THRIFTY.choices(2)
         assert HostDensity(costly, 2).thrift == THRIFT
+
+    def test_the_operations_of_a_target_are_counted_once(self):
+        traces = []
+
+        def log_density(x):
+            traces.append(x)
+            return costly(x)
+
+        one = target(log_density)
+        whitened = Whitened(one, Affine.identity(2, np.float32))
+        assert [density.expensive(each) for each in (one, one, whitened, whitened)] == [True] * 4
+        assert len(traces) == 2
 
     def test_what_is_given_is_kept(self):
         assert plan_of(target(costly), gpvi.GPVI()).method == gpvi.GPVI()
@@ -166,12 +181,12 @@ class TestSearch:
         monkeypatch.setattr(
             HostDensity, "values", lambda self, x: (asked.append(len(x)), values(self, x))[1]
         )
-        pathfinder(gaussian, np.zeros(2), key=KEY)
+        variational(gaussian, np.zeros(2), key=KEY)
         assert max(asked) == beginnings.CANDIDATES
         usual = sum(asked)
         asked.clear()
         monkeypatch.setattr(evaluation, "EXPENSIVE", 0)
-        found = pathfinder(gaussian, np.zeros(2), key=KEY)
+        found = variational(gaussian, np.zeros(2), key=KEY)
         assert sum(asked) < usual / 3
         np.testing.assert_allclose(found.location, 0.0, atol=0.05)
         np.testing.assert_allclose(found.scale, np.eye(2), atol=0.05)
@@ -191,14 +206,16 @@ class TestSearch:
 
     def test_fewer_proposals_look_for_what_is_missed(self, monkeypatch):
         asked = []
-        wide = coverage._wide_evidence
+        wide = missing_mass._wide_gaussian_weights
         monkeypatch.setattr(
-            coverage,
-            "_wide_evidence",
+            missing_mass,
+            "_wide_gaussian_weights",
             lambda target, n, key: (asked.append(n), wide(target, n, key))[1],
         )
-        found = [coverage.outside_evidence(target(f), key=KEY) for f in (gaussian, costly)]
-        assert asked == [coverage.PROPOSALS, coverage.FEW_PROPOSALS]
+        found = [
+            missing_mass.wide_gaussian_evidence(target(f), key=KEY) for f in (gaussian, costly)
+        ]
+        assert asked == [missing_mass.PROPOSALS, missing_mass.FEW_PROPOSALS]
         for one in found:
             assert one is not None
             assert one.log_evidence == pytest.approx(np.log(2 * np.pi), abs=4 * one.se)
@@ -232,9 +249,9 @@ class TestChunks:
         state = SMALL.init(one, plan.optimizer, key=KEY)
         each = operations(jax.value_and_grad(costly), vector(2)) * 16
         monkeypatch.setattr(program, "AT_A_TIME", 6 * each)
-        assert 4 <= answering(plan, one, state).longest <= 6
+        assert 4 <= limit_chunk_time(plan, one, state).longest <= 6
         monkeypatch.setattr(program, "AT_A_TIME", each / 100)
-        assert answering(plan, one, state).chunk[0] == 2
+        assert limit_chunk_time(plan, one, state).chunk[0] == 2
 
     def test_an_interrupt_is_answered_after_two_steps(self, all_expensive, monkeypatch):
         monkeypatch.setattr(program, "AT_A_TIME", 1)

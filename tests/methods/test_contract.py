@@ -21,7 +21,6 @@ from gpvi.directions import KSDDirection
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import AbstractGenerator, Linear, Planar
 from gpvi.methods import METHODS, Method
-from gpvi.methods.base import Selective
 from selection import some_slow
 
 
@@ -166,7 +165,7 @@ def draws(posterior: gpvi.Posterior, seed: int = 1) -> np.ndarray:
 
 
 def takes_batches(method: Method) -> bool:
-    return not isinstance(method, Selective)
+    return not method.full_data
 
 
 def check_moments(x: np.ndarray, row: Row, bounds: Bounds) -> None:
@@ -201,7 +200,7 @@ def test_two_dimensions_in_single_precision(name):
     check_moments(x, row, row.two)
     assert posterior.training.notes == ()
     history, steps = posterior.training.history, posterior.training.planned
-    assert steps == (row.steps or row.method.default_steps(2))
+    assert steps == (row.steps or row.method.default_steps())
     assert row.method.headline in history or "direction" in history
     for values in history.values():
         assert values.shape == (steps,)

@@ -14,8 +14,9 @@ from gpvi._compute import outer_products as products
 from gpvi._compute.outer_products import FEW, LONG, WIDE, Products, added_up, norm
 from gpvi.directions import SVGDDirection, l2_direction
 from gpvi.generators import Preconditioned
+from gpvi.generators.noise import standard_normal
 from gpvi.kernels import RBF
-from gpvi.methods.carriers import Particles, Sampler, standard_normal
+from gpvi.methods.carriers import Particles, Sampler
 from gpvi.methods.pullback import push, push_with_log_det, scale_gradient
 from gpvi.solvers.block import Block
 from selection import some_slow

@@ -19,8 +19,8 @@ from gpvi.generators import (
     SplineFlow,
     Triangular,
 )
-from gpvi.methods.base import decaying
 from gpvi.methods.reverse_kl import l2_gradient, pathwise_gradient
+from gpvi.methods.schedules import decaying
 from gpvi.methods.variational import TURN, local_gradient, turning_rows
 from gpvi.solvers.block import Block
 from gpvi.targets.coordinates import Affine, Whitened

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Scalar
 
-from gpvi._inputs import as_numbers, held_as, require_finite
+from gpvi._inputs import as_numbers, cast_in_range, require_finite
 from gpvi.bnn.generators import LARGE, default_gpvi
 from gpvi.bnn.likelihoods import Likelihood, as_likelihood
 from gpvi.bnn.networks.network import Network
@@ -86,12 +86,12 @@ def target(
 
     def cast(*pair: np.ndarray) -> tuple[np.ndarray, ...]:
         return tuple(
-            held_as(a, kind, name) if np.issubdtype(a.dtype, np.floating) else a
+            cast_in_range(a, kind, name) if np.issubdtype(a.dtype, np.floating) else a
             for name, a in zip(("X", "y"), pair, strict=True)
         )
 
     if isinstance(X, Stream):
-        data = X.beside(
+        data = X.paired_with(
             y if isinstance(y, Stream) else likelihood.prepare(y, outputs),
             lambda pair: cast(
                 checked_inputs(pair[0], network), likelihood.prepare(pair[1], outputs)
@@ -150,7 +150,7 @@ def checked_inputs(X: Any, network: Network) -> np.ndarray:
             f"X has shape {inputs.shape}; pass (n, features), or (n, …) for images. Of a single feature, X[:, None]."
         )
     if network.input_dtype(inputs).kind == "i":
-        return held_as(inputs, np.dtype(np.int32), "X")
+        return cast_in_range(inputs, np.dtype(np.int32), "X")
     inputs = inputs if inputs.dtype.kind not in "biu" else inputs.astype(np.float64)
     require_finite(inputs, "X")
     return inputs

@@ -34,7 +34,6 @@ from gpvi.bnn.priors import FanIn, Prior, Sparse
 from gpvi.bnn.standardisation import standardisation_advice
 from gpvi.errors import NotAvailableError, TrainingWarning, warn
 from gpvi.methods import GPVI, METHODS, Method
-from gpvi.methods.base import Selective
 from gpvi.posterior.posterior import Posterior
 from gpvi.progress import Meter
 from gpvi.specs import (
@@ -228,7 +227,7 @@ def train_members(
     weight_prior = default_prior(chosen) if prior == "auto" else prior
     make_target = partial(target, network, prior=weight_prior, temperature=temperature, dtype=dtype)
     if steps is None:
-        steps = chosen.default_steps(dim)
+        steps = chosen.default_steps()
     require_count("steps", steps, "None is the method's own number.")
     total = int(steps)
     size = _batch_size(batch_size, chosen, len(X))
@@ -337,7 +336,7 @@ def default_prior(method: Method) -> Prior:
     """
     if method.generative:
         return Sparse()
-    return FanIn(gain=2.0, bias=2.0) if isinstance(method, Selective) else FanIn()
+    return FanIn(gain=2.0, bias=2.0) if method.full_data else FanIn()
 
 
 def _maker(kind: type) -> Callable[[int], Method]:
@@ -386,7 +385,7 @@ def _draws(members: int, size: int, dim: int, start: Sequence[Posterior]) -> int
 def _batch_size(batch_size: int | str | None, method: Method, rows: int) -> int | None:
     if isinstance(batch_size, str):
         require_choice(batch_size, ("auto",), "batch_size")
-        return None if isinstance(method, Selective) or rows <= BATCH else BATCH
+        return None if method.full_data or rows <= BATCH else BATCH
     if batch_size is None:
         return None
     require_count("batch_size", batch_size, "None is all data.")

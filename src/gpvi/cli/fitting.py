@@ -128,13 +128,11 @@ def _check_draws(method: "Method", asked: int | None) -> None:
         return
     if asked < 1:
         raise InputError(f"--draws is {asked}; give 1 or more.")
-    from gpvi.methods import held_draws
-
-    held = held_draws(method)
-    if held is not None and asked > held:
+    fixed = method.fixed_draws
+    if fixed is not None and asked > fixed:
         raise InputError(
-            f"--draws is {asked}, but {type(method).__name__} ends with {held:,} and cannot make more. Ask for at most "
-            "that many, or use a --method that draws without limit, such as gpvi."
+            f"--draws is {asked}, but {type(method).__name__} ends with {fixed:,} and cannot make more. Ask for at "
+            "most that many, or use a --method that draws without limit, such as gpvi."
         )
 
 
@@ -166,14 +164,14 @@ def _named(posterior: "Posterior", n: int, key: Any) -> dict[str, np.ndarray]:
 
 def _write(named: dict[str, np.ndarray], out: Path) -> tuple[Path, Path]:
     """Write the draws as arrays and as a table with one column per number; each file is written atomically."""
-    from gpvi.targets.coordinate_names import entries
+    from gpvi.targets.coordinate_names import entry_names
 
     arrays, table = out / ARRAYS, out / TABLE
     columns = {
         column: numbers
         for name, values in named.items()
         for column, numbers in zip(
-            entries(name, values.shape[1:]), values.reshape(len(values), -1).T, strict=True
+            entry_names(name, values.shape[1:]), values.reshape(len(values), -1).T, strict=True
         )
     }
     try:

@@ -17,8 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from gpvi.errors import InputError
-from gpvi.methods import GPVI, Method, held_draws
-from gpvi.methods.base import Selective
+from gpvi.methods import GPVI, Method
 from gpvi.progress import Meter, as_meter
 from gpvi.specs import require_count, require_key
 from gpvi.targets.target import Target
@@ -132,12 +131,12 @@ def sbc(
         raise InputError(f"simulations is {simulations}; ranks of fewer than 10 say nothing.")
     require_count("draws", draws, "99 is usual.")
     method = GPVI() if method is None else method
-    held = held_draws(method)
-    if held is not None and held < draws:
+    fixed = method.fixed_draws
+    if fixed is not None and fixed < draws:
         raise InputError(
-            f"draws is {draws}, and {type(method).__name__} ends with {held}: use draws={held}, or let it make more."
+            f"draws is {draws}, and {type(method).__name__} ends with {fixed}: use draws={fixed}, or let it make more."
         )
-    if steps is None and not isinstance(method, Selective):
+    if steps is None and not method.full_data:
         steps = STEPS
     meter, ranks, names = as_meter(progress), [], ()
     form: Target | None = None

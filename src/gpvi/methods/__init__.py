@@ -4,12 +4,16 @@ May import: `targets`, `generators`, `solvers`, `directions` and all below them.
 contract), then `gpvi.py` (Algorithm 1).
 """
 
+from gpvi.methods.base import About as About
+from gpvi.methods.base import Info as Info
+from gpvi.methods.base import Learner as Learner
 from gpvi.methods.base import Method as Method
+from gpvi.methods.base import State as State
+from gpvi.methods.carriers import Particles as Particles
 from gpvi.methods.ensemble import DeepEnsemble as DeepEnsemble
 from gpvi.methods.gpvi import GPVI as GPVI
 from gpvi.methods.mcmc import HMC as HMC
 from gpvi.methods.mcmc import NUTS as NUTS
-from gpvi.methods.mcmc import MarkovChains
 from gpvi.methods.particle import GFSD as GFSD
 from gpvi.methods.particle import GFSF as GFSF
 from gpvi.methods.particle import KSD as KSD
@@ -20,6 +24,8 @@ from gpvi.methods.particle import AmortizedKSD as AmortizedKSD
 from gpvi.methods.particle import AmortizedSVGD as AmortizedSVGD
 from gpvi.methods.particle import Annealing as Annealing
 from gpvi.methods.pathfinder import Pathfinder as Pathfinder
+from gpvi.methods.schedules import decaying as decaying
+from gpvi.methods.schedules import decaying_adam as decaying_adam
 from gpvi.methods.variational import FullRankVI as FullRankVI
 from gpvi.methods.variational import MeanFieldVI as MeanFieldVI
 from gpvi.methods.variational import NormalizingFlow as NormalizingFlow
@@ -42,12 +48,3 @@ METHODS = (
     HMC,
     NUTS,
 )
-
-
-def held_draws(method: Method) -> int | None:
-    """The number of draws a method ends with; None if it can make any number."""
-    if method.generative:
-        return None
-    if isinstance(method, MarkovChains):
-        return method.chains * method.draws
-    return getattr(method, "particles", None)

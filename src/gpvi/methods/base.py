@@ -1,23 +1,23 @@
 """The interface of a method: `init` makes a state, `step` improves it, and the model inside it gives the draws.
 
-A method knows nothing of loops, files or screens; `gpvi.fit` only scans `step`.
+A method knows nothing of loops, files or screens; `gpvi.fit` compiles `step` and repeats it.
 """
 
-import functools
-import itertools
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
+from jaxtyping import PRNGKeyArray, PyTree, Scalar
 
 from gpvi._compute.outer_products import added_up, norm
-from gpvi.errors import InputError
+from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import AbstractGenerator, Generator
 from gpvi.methods.carriers import Particles
+from gpvi.methods.schedules import decaying_adam
 from gpvi.specs import is_whole
 from gpvi.targets.density import Density
 
@@ -25,7 +25,25 @@ Model = AbstractGenerator | Particles
 
 
 class Learner(NamedTuple):
-    """A model and its optimiser state; `damping` shrinks every update after a non-finite step."""
+    """A model that an optimiser trains.
+
+    Parameters
+    ----------
+    model
+        The generator or the particles.
+    moments
+        The optimiser's state.
+    damping
+        A factor on every update; `gpvi.fit` lowers it after a step that was not finite.
+
+    Examples
+    --------
+    >>> import optax
+    >>> sgd = optax.sgd(0.5)
+    >>> learner = gpvi.methods.Learner.start(jnp.ones(2), sgd, "float32")
+    >>> learner.descend(sgd, jnp.array([1.0, 2.0])).model.tolist()
+    [0.5, 0.0]
+    """
 
     model: Any
     moments: PyTree
@@ -33,15 +51,43 @@ class Learner(NamedTuple):
 
     @classmethod
     def start(cls, model: PyTree, optimizer: optax.GradientTransformation, dtype: Any) -> "Learner":
-        """Fresh moments and full steps."""
+        """Make a learner with a fresh optimiser state and undamped steps.
+
+        Parameters
+        ----------
+        model
+            Any PyTree; its floating-point arrays are the parameters.
+        optimizer
+            The optimiser that `descend` will be called with.
+        dtype
+            The dtype of the target.
+
+        Returns
+        -------
+        Learner
+            The learner before its first step.
+        """
         moments = optimizer.init(eqx.filter(model, eqx.is_inexact_array))
         return cls(model, moments, jnp.ones((), dtype))
 
     def descend(self, optimizer: optax.GradientTransformation, gradient: PyTree) -> "Learner":
-        """One update of the parameters against `gradient`, parts of which may be unevaluated sums of products.
+        """Update the parameters once, against `gradient`. Where the gradient is not finite, they stay as they are.
 
-        It waits for the norm of the whole gradient, so that everything that reads the parameters runs before they
-        change; otherwise the compiler would copy them in every step.
+        The update waits for the norm of the whole gradient, so that everything that reads the parameters runs before
+        they change; otherwise the compiler would copy them in every step.
+
+        Parameters
+        ----------
+        optimizer
+            The optimiser that the learner was started with.
+        gradient
+            A PyTree like the model's parameters. Leaves may be unevaluated sums of outer products, as
+            `gpvi.methods.pullback.Pull.products` returns them.
+
+        Returns
+        -------
+        Learner
+            The learner after the step.
         """
         params = eqx.filter(self.model, eqx.is_inexact_array)
         update, moments = optimizer.update(added_up(gradient), self.moments, params)
@@ -54,12 +100,12 @@ class Learner(NamedTuple):
 def built(
     generator: Generator, dim: int, dtype: np.dtype, *, key: PRNGKeyArray
 ) -> AbstractGenerator:
-    """A generator for a target of `dim` dimensions; compiled, since building it takes dozens of small operations."""
+    """Build a generator for a target of `dim` dimensions; compiled, since it takes dozens of small operations."""
     return generator.build(dim, key=key, dtype=dtype)
 
 
 class State(NamedTuple):
-    """Everything the next step needs: the learner, and what a solver or critic has learned."""
+    """Everything that the next step needs: the learner, and what a solver, critic or sampler has learned."""
 
     learner: Learner
     auxiliary: PyTree
@@ -78,34 +124,77 @@ class About(NamedTuple):
     citation: str
 
 
-@runtime_checkable
-class Method(Protocol):
-    """The contract of every method."""
+class Method(ABC):
+    """A way to approximate a posterior: subclass it and decorate the subclass with `gpvi.specs.spec`.
 
-    generative: ClassVar[bool]
-    """Whether new draws can be made after training."""
-    density: ClassVar[bool]
-    """Whether log q of the draws is known."""
-    headline: ClassVar[str]
-    """The reported term that a progress bar shows."""
-    coordinates: ClassVar[Literal["dense", "diagonal"]]
-    """How the coordinates may be whitened: only a diagonal scale keeps a factorised posterior factorised."""
+    A subclass must define `init` and `step`, and have a field `learning_rate` or define `default_optimizer`. Both are
+    traced: they must be pure functions of their arguments, and the state that `step` returns must have the shapes and
+    dtypes of the one it was given. A subclass may change the class attributes below.
+
+    Attributes
+    ----------
+    generative
+        Whether the model is a generator, so that new draws can be made after training; otherwise it is a set of
+        `Particles`. True by default.
+    density
+        Whether log q of the draws is known. True by default.
+    headline
+        The reported value that a progress bar shows. "elbo" by default.
+    coordinates
+        How `gpvi.fit` may whiten the posterior: "dense" (the default), or "diagonal", since only a diagonal scale
+        keeps a factorised approximation factorised.
+    full_data
+        Whether every step needs all data, so that mini-batches are refused and the number of steps is the method's own.
+        False by default.
+    independent
+        Whether particles never interact, so that each can stay on one device. False by default.
+    sequential
+        Whether a step has nothing that could be distributed over devices. False by default.
+    about
+        Purpose, cost and citation, for the library's table of methods.
+
+    Examples
+    --------
+    >>> method = gpvi.SVGD(particles=20)
+    >>> isinstance(method, gpvi.methods.Method), method.generative, method.default_steps()
+    (True, False, 5000)
+    """
+
+    generative: ClassVar[bool] = True
+    density: ClassVar[bool] = True
+    headline: ClassVar[str] = "elbo"
+    coordinates: ClassVar[Literal["dense", "diagonal"]] = "dense"
+    full_data: ClassVar[bool] = False
+    independent: ClassVar[bool] = False
+    sequential: ClassVar[bool] = False
     about: ClassVar[About]
+    learning_rate: float
 
-    def default_steps(self, dim: int) -> int:
-        """The default number of steps."""
-        ...
-
-    def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
-        """A schedule that decays over each round: at a constant rate every method stays at a noise floor."""
-        ...
-
+    @abstractmethod
     def init(
         self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
     ) -> State:
-        """Where training starts."""
-        ...
+        """Make the state in which training starts.
 
+        `gpvi.load` calls it with another target of the same `dim` and `dtype`, to learn the shapes of what a file
+        holds: these must not depend on anything else of the target.
+
+        Parameters
+        ----------
+        target
+            The posterior to approximate, in whitened coordinates.
+        optimizer
+            The optimiser, for `Learner.start`.
+        key
+            A JAX key.
+
+        Returns
+        -------
+        State
+            Its `learner.model` is an `AbstractGenerator` if the method is generative, else `Particles`.
+        """
+
+    @abstractmethod
     def step(
         self,
         target: Density,
@@ -115,8 +204,79 @@ class Method(Protocol):
         *,
         key: PRNGKeyArray,
     ) -> tuple[State, Info]:
-        """One step."""
-        ...
+        """Take one step of training.
+
+        Parameters
+        ----------
+        target
+            The posterior, in whitened coordinates; `gpvi.targets.density.evaluate(target, x, batch)` gives log p and
+            the scores at the rows of x.
+        optimizer
+            The optimiser, for `Learner.descend`.
+        state
+            The state that `init` or the last step returned.
+        batch
+            The mini-batch, or None for all data.
+        key
+            A JAX key, another in each step.
+
+        Returns
+        -------
+        State
+            The next state.
+        Info
+            Scalars to report, by name: always the same names. A step with a non-finite value is undone.
+        """
+
+    def default_steps(self) -> int:
+        """Return the number of steps if none is given: 5,000, in which the default schedule settles."""
+        return 5_000
+
+    def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
+        """Make the optimiser if none is given: Adam at `learning_rate`, decaying to zero in each round.
+
+        Parameters
+        ----------
+        *rounds
+            The number of steps of each round; one number if training has a given length.
+
+        Returns
+        -------
+        optax.GradientTransformation
+            The optimiser, the same object for equal arguments.
+        """
+        return decaying_adam(self.learning_rate, *rounds)
+
+    def rounds(self, dim: int) -> tuple[int, ...]:
+        """Return the steps of each round if training may stop by itself; by default there are no rounds.
+
+        After a round the draws are weighed against the posterior, and training stops where they fit. This needs exact
+        densities.
+        """
+        return ()
+
+    def choices(self, dim: int) -> str:
+        """Describe what the method chooses by itself in this dimension, for the progress bar; "" if nothing."""
+        return ""
+
+    @property
+    def fixed_draws(self) -> int | None:
+        """The number of draws that a trained posterior consists of; None if it can make any number."""
+        return None
+
+    def check_run(self, steps: int, batch_size: int | None) -> None:
+        """Refuse a run that the method cannot do, before anything is compiled.
+
+        Raises
+        ------
+        gpvi.errors.NotAvailableError
+            If the method needs all data and there is a batch size.
+        """
+        if self.full_data and batch_size is not None:
+            raise NotAvailableError(
+                f"batch_size is {batch_size}, but {type(self).__name__} needs all data in every step: omit batch_size, "
+                "or use GPVI, SVGD or DeepEnsemble, which accept mini-batches."
+            )
 
 
 class Suggestion(NamedTuple):
@@ -126,59 +286,9 @@ class Suggestion(NamedTuple):
     note: str = ""
 
 
-@runtime_checkable
-class Selective(Protocol):
-    """Optional part of the contract: a method that accepts only some numbers of steps or batch sizes."""
-
-    def check_run(self, steps: int, batch_size: int | None) -> None:
-        """Refuse an unsuitable run before any long compilation."""
-        ...
-
-
-@runtime_checkable
-class Independent(Protocol):
-    """Optional part of the contract: particles never interact, so each can stay on one device."""
-
-    independent: ClassVar[Literal[True]]
-
-
-@runtime_checkable
-class Sequential(Protocol):
-    """Optional part of the contract: nothing in a step can be distributed over devices."""
-
-    sequential: ClassVar[Literal[True]]
-
-
 def require_batches(value: Any) -> None:
     """Refuse anything but one or two sets of draws."""
     if not is_whole(value) or value not in (1, 2):
         raise InputError(
             f"batches is {value!r}; it must be 1 (one set of draws) or 2 (a separate set for the expectation)."
         )
-
-
-def log_standard_normal(z: Float[Array, " d"]) -> Scalar:
-    """log N(z; 0, I)."""
-    return -0.5 * (z**2).sum() - 0.5 * z.size * jnp.log(2 * jnp.pi)
-
-
-OPTIMIZERS = {"adam": optax.adam, "rmsprop": optax.rmsprop}
-
-
-@functools.lru_cache(maxsize=64)
-def decaying(algorithm: str, learning_rate: float, *rounds: int) -> optax.GradientTransformation:
-    """One of `OPTIMIZERS`; each round, given by its number of steps, has a short warm-up and cosine decay to zero."""
-
-    def one(steps: int) -> optax.Schedule:
-        warm_up = max(1, steps // 50)
-        length = max(steps, warm_up + 1)
-        first = learning_rate / (warm_up + 1)
-        return optax.warmup_cosine_decay_schedule(first, learning_rate, warm_up, length)
-
-    ends = list(itertools.accumulate(rounds))
-    return OPTIMIZERS[algorithm](optax.join_schedules([one(r) for r in rounds], ends[:-1]))
-
-
-def decaying_adam(learning_rate: float, *rounds: int) -> optax.GradientTransformation:
-    """Adam, warmed up and decayed to zero in each round."""
-    return decaying("adam", learning_rate, *rounds)

@@ -1,20 +1,20 @@
 """Deep ensembles: independent maximum-a-posteriori members (Lakshminarayanan et al. 2017)."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import jax.numpy as jnp
 import optax
 from jaxtyping import PRNGKeyArray, PyTree
 
 from gpvi._compute.outer_products import norm
-from gpvi.methods.base import About, Info, Learner, State, decaying_adam
+from gpvi.methods.base import About, Info, Learner, Method, State
 from gpvi.methods.carriers import Particles
 from gpvi.specs import require_count, require_positive, spec
 from gpvi.targets.density import Density, evaluate
 
 
 @spec
-class DeepEnsemble:
+class DeepEnsemble(Method):
     """Points that climb log p, each from a different start.
 
     Particles whose direction is the score alone, φ = s: nothing keeps them apart, so their spread is that of the modes
@@ -33,8 +33,7 @@ class DeepEnsemble:
     generative: ClassVar[bool] = False
     density: ClassVar[bool] = False
     headline: ClassVar[str] = "log_density"
-    coordinates: ClassVar[Literal["dense", "diagonal"]] = "dense"
-    independent: ClassVar[Literal[True]] = True
+    independent: ClassVar[bool] = True
     about: ClassVar[About] = About(
         "predictions of networks that differ by their modes; no spread within one",
         "members G",
@@ -50,13 +49,10 @@ class DeepEnsemble:
         """The members are particles."""
         return self.members
 
-    def default_steps(self, dim: int) -> int:
-        """Enough for the decaying schedule to settle."""
-        return 5_000
-
-    def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
-        """Adam, warmed up and decayed to zero."""
-        return decaying_adam(self.learning_rate, *rounds)
+    @property
+    def fixed_draws(self) -> int:
+        """The number of members."""
+        return self.members
 
     def init(
         self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray

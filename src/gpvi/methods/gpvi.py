@@ -12,9 +12,10 @@ from gpvi.directions import functional_direction
 from gpvi.directions.functional import FunctionalDirection, restricted
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import AbstractGenerator, Generator, Triangular
+from gpvi.generators.noise import standard_normal
 from gpvi.kernels import Kernel, OnNoise
-from gpvi.methods.base import About, Info, Learner, State, built, decaying_adam, require_batches
-from gpvi.methods.carriers import Sampler, standard_normal
+from gpvi.methods.base import About, Info, Learner, Method, State, built, require_batches
+from gpvi.methods.carriers import Sampler
 from gpvi.methods.pullback import push, scale_gradient
 from gpvi.methods.reverse_kl import default_draws, l2_gradient, pathwise_gradient
 from gpvi.solvers import AbstractSolver, ExactSolver, as_solver
@@ -36,7 +37,7 @@ Found = tuple[PyTree, PyTree, Info]
 
 
 @spec
-class GPVI:
+class GPVI(Method):
     """Generative particle variational inference.
 
     Parameters
@@ -66,10 +67,6 @@ class GPVI:
     learning_rate: float = 2e-3
     first_round: int | None = None
 
-    generative: ClassVar[bool] = True
-    density: ClassVar[bool] = True
-    headline: ClassVar[str] = "elbo"
-    coordinates: ClassVar[Literal["dense", "diagonal"]] = "dense"
     about: ClassVar[About] = About(
         "as many new draws as you like, with exact densities; the default",
         "n (G + generator); functional adds n k³ + n² k",
@@ -95,14 +92,6 @@ class GPVI:
         if share is not None and (not is_number(share) or not 0 <= share <= 1):
             raise InputError(f"pathwise_share is {share!r}; it must be a number from 0 to 1.")
         self._noise_kernel()
-
-    def default_steps(self, dim: int) -> int:
-        """Enough for the decaying schedule to settle a spline flow."""
-        return 5_000
-
-    def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
-        """Adam, warmed up and decayed to zero in each round."""
-        return decaying_adam(self.learning_rate, *rounds)
 
     def rounds(self, dim: int) -> tuple[int, ...]:
         """Doubling rounds: a nearly Gaussian posterior converges in the first."""

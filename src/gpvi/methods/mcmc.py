@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray, PyTree, Scalar
 
-from gpvi.errors import InputError, NotAvailableError
-from gpvi.methods.base import About, Info, Learner, State
+from gpvi.errors import InputError
+from gpvi.methods.base import About, Info, Learner, Method, State
 from gpvi.methods.carriers import Chains
 from gpvi.specs import (
     is_number,
@@ -73,7 +73,7 @@ class _Transition(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MarkovChains:
+class MarkovChains(Method):
     """Chains of exact transitions: no density, and no new draws beyond those kept."""
 
     chains: int = 4
@@ -87,7 +87,7 @@ class MarkovChains:
     generative: ClassVar[bool] = False
     density: ClassVar[bool] = False
     headline: ClassVar[str] = "acceptance"
-    coordinates: ClassVar[Literal["dense", "diagonal"]] = "dense"
+    full_data: ClassVar[bool] = True
 
     def __post_init__(self):
         require_count("chains", self.chains, "R̂ needs 2 or more; 4 is usual.")
@@ -114,11 +114,16 @@ class MarkovChains:
         return step_size
 
     @property
+    def fixed_draws(self) -> int:
+        """chains · draws."""
+        return self.chains * self.draws
+
+    @property
     def transitions(self) -> int:
         """warmup + draws · thin."""
         return self.warmup + self.draws * self.thin
 
-    def default_steps(self, dim: int) -> int:
+    def default_steps(self) -> int:
         """The total number of transitions."""
         return self.transitions
 
@@ -128,16 +133,11 @@ class MarkovChains:
 
     def check_run(self, steps: int, batch_size: int | None) -> None:
         """Refuse mini-batches, for which a transition is not exact, and steps that do not fill the table of draws."""
-        name = type(self).__name__
-        if batch_size is not None:
-            raise NotAvailableError(
-                f"batch_size is {batch_size}, but {name} accepts or rejects by the exact log-density and needs all the "
-                "data: omit batch_size, or use GPVI, SVGD or DeepEnsemble, which accept mini-batches."
-            )
+        super().check_run(steps, batch_size)
         if steps != self.transitions:
             raise InputError(
                 f"steps is {steps}, but {self.warmup} of warm-up and {self.draws} draws of {self.thin} transitions "
-                f"make {self.transitions}. Omit steps, and set {name}(warmup=…, draws=…, thin=…)."
+                f"make {self.transitions}. Omit steps, and set {type(self).__name__}(warmup=…, draws=…, thin=…)."
             )
 
     def init(

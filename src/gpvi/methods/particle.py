@@ -6,7 +6,7 @@ through a generator (Eq. 14). One step serves all eight.
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ from gpvi.directions import (
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import Generator, Triangular
 from gpvi.kernels import Kernel, as_kernel
-from gpvi.methods.base import About, Info, Learner, State, built, decaying_adam, require_batches
+from gpvi.methods.base import About, Info, Learner, Method, State, built, require_batches
 from gpvi.methods.carriers import Particles, Sampler
 from gpvi.methods.pullback import push
 from gpvi.specs import require_count, require_instance, require_positive, spec
@@ -67,14 +67,13 @@ class Progress(NamedTuple):
     taken: Int[Array, ""]
 
 
-class Transport:
+class Transport(Method):
     """Move what a carrier draws along a direction."""
 
     particles: int
     learning_rate: float
     annealing: Annealing | None
     headline: ClassVar[str] = "direction"
-    coordinates: ClassVar[Literal["dense", "diagonal"]] = "dense"
 
     def __post_init__(self):
         require_count("particles", self.particles, "100 is the paper's choice.")
@@ -97,14 +96,6 @@ class Transport:
     @abstractmethod
     def carrier(self, target: Density, *, key: PRNGKeyArray) -> Particles | Sampler:
         """What is moved."""
-
-    def default_steps(self, dim: int) -> int:
-        """Enough for the decaying schedule to settle."""
-        return 5_000
-
-    def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
-        """Adam, warmed up and decayed to zero."""
-        return decaying_adam(self.learning_rate, *rounds)
 
     def init(
         self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
@@ -166,6 +157,11 @@ class OnParticles(Transport):
     density: ClassVar[bool] = False
 
     @property
+    def fixed_draws(self) -> int:
+        """The number of particles."""
+        return self.particles
+
+    @property
     def draws_apart(self) -> bool:
         """False: there is only one set of particles."""
         return False
@@ -188,9 +184,6 @@ class Amortized(Transport):
     batches: int = 2
     learning_rate: float = 3e-3
     annealing: Annealing | None = None
-
-    generative: ClassVar[bool] = True
-    density: ClassVar[bool] = True
 
     def __post_init__(self):
         super().__post_init__()

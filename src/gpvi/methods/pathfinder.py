@@ -5,7 +5,7 @@ Newton step from there, m = x + Σ ∇log p(x), gives N(m, Σ). Each path offers
 largest of many estimates is too large, it is estimated anew, from the same noise for all paths, and the best is kept.
 """
 
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
-from gpvi.errors import NotAvailableError
 from gpvi.generators import AbstractGenerator, FullRank
 from gpvi.generators.bijections import LowerTriangularHead
+from gpvi.generators.noise import log_standard_normal
 from gpvi.generators.triangular import TriangularMap
-from gpvi.methods.base import About, Info, Learner, State, log_standard_normal
+from gpvi.methods.base import About, Info, Learner, Method, State
 from gpvi.specs import require_count, spec
 from gpvi.targets.density import Density
 
@@ -30,7 +30,7 @@ class Best(NamedTuple):
 
 
 @spec
-class Pathfinder:
+class Pathfinder(Method):
     """The best Gaussian along several quasi-Newton paths; a step follows one.
 
     Parameters
@@ -46,11 +46,8 @@ class Pathfinder:
     memory: int = 20
     draws: int = 200
 
-    generative: ClassVar[bool] = True
-    density: ClassVar[bool] = True
-    headline: ClassVar[str] = "elbo"
-    coordinates: ClassVar[Literal["dense", "diagonal"]] = "dense"
-    sequential: ClassVar[Literal[True]] = True
+    full_data: ClassVar[bool] = True
+    sequential: ClassVar[bool] = True
     about: ClassVar[About] = About(
         "a Gaussian in seconds, to look at first or to start from; full data only",
         "iterations · draws log p, and d³ once",
@@ -63,21 +60,13 @@ class Pathfinder:
         require_count("memory", self.memory, "20 is enough as a rule.")
         require_count("draws", self.draws, "200 are usual.")
 
-    def default_steps(self, dim: int) -> int:
+    def default_steps(self) -> int:
         """One for each path."""
         return self.paths
 
     def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
         """None: L-BFGS is within a step."""
         return optax.identity()
-
-    def check_run(self, steps: int, batch_size: int | None) -> None:
-        """A line search needs a function that stays the same."""
-        if batch_size is not None:
-            raise NotAvailableError(
-                f"batch_size is {batch_size}, but Pathfinder's line search needs the exact log-density and all the "
-                "data: leave batch_size out, or use FullRankVI or GPVI, which take mini-batches."
-            )
 
     def init(
         self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray

@@ -9,7 +9,8 @@ from jaxtyping import Array, Float, PyTree
 
 from gpvi.directions import l2_direction
 from gpvi.generators import AbstractGenerator
-from gpvi.methods.base import Info, log_standard_normal
+from gpvi.generators.noise import log_standard_normal
+from gpvi.methods.base import Info
 from gpvi.methods.pullback import push_with_log_det
 from gpvi.solvers.base import ExactSolver
 from gpvi.targets.density import Density, Evaluation, evaluate

@@ -24,9 +24,10 @@ from gpvi.generators import (
     SplineFlow,
     Triangular,
 )
-from gpvi.methods.base import OPTIMIZERS, About, Info, Learner, State, decaying
-from gpvi.methods.carriers import standard_normal
+from gpvi.generators.noise import standard_normal
+from gpvi.methods.base import About, Info, Learner, Method, State
 from gpvi.methods.reverse_kl import default_draws, l2_gradient, pathwise_gradient
+from gpvi.methods.schedules import OPTIMIZERS, decaying
 from gpvi.parallel.mesh import rows
 from gpvi.solvers.block import Block
 from gpvi.specs import require_choice, require_count, require_flag, require_positive, resolve, spec
@@ -42,17 +43,13 @@ TURN = 8.0
 """Learning rates by which a step may change a row of L, relative to the row's length."""
 
 
-class Variational:
+class Variational(Method):
     """Descend the reverse KL of a family."""
 
     gradient: Gradient
     particles: int | None
     learning_rate: float
     optimizer: Optimizer
-
-    generative: ClassVar[bool] = True
-    density: ClassVar[bool] = True
-    headline: ClassVar[str] = "elbo"
 
     def __post_init__(self):
         require_choice(self.gradient, ("pathwise", "l2"), "gradient")
@@ -64,10 +61,6 @@ class Variational:
     @abstractmethod
     def family(self, target: Density, *, key: PRNGKeyArray) -> AbstractGenerator:
         """q_θ where training starts."""
-
-    def default_steps(self, dim: int) -> int:
-        """Enough for the decaying schedule to settle."""
-        return 5_000
 
     def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
         """Warmed up and decayed to zero."""
@@ -190,7 +183,6 @@ class FullRankVI(Gaussian):
     in a step, and no row by more than 8 η of its length (see `turning_rows`).
     """
 
-    coordinates: ClassVar[Literal["dense", "diagonal"]] = "dense"
     about: ClassVar[About] = About(
         "posteriors near a Gaussian, up to a few hundred dimensions",
         "n (G + d²)",
@@ -225,7 +217,6 @@ class NormalizingFlow(Variational):
     learning_rate: float = 2e-3
     optimizer: Optimizer = "adam"
 
-    coordinates: ClassVar[Literal["dense", "diagonal"]] = "dense"
     about: ClassVar[About] = About(
         "bent and multimodal posteriors in tens of dimensions; the case k = d of GPVI",
         "n (G + flow)",

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, PyTree
 
-from gpvi._inputs import device_dtype, held_as
+from gpvi._inputs import cast_in_range, device_dtype
 from gpvi.errors import InputError
 from gpvi.parallel.mesh import DATA, dividing
 
@@ -86,9 +86,9 @@ def distribute(data: PyTree, mesh: Mesh, *, size: int) -> PyTree:
         if array.ndim == 0 or len(array) != mine.stop - mine.start:
             raise InputError(
                 f"process {jax.process_index()} has data of shape {array.shape}; it is to read the "
-                f"{mine.stop - mine.start} rows gpvi.hosts.share({size}, mesh) = {mine.start}:{mine.stop}."
+                f"{mine.stop - mine.start} rows gpvi.parallel.hosts.share({size}, mesh) = {mine.start}:{mine.stop}."
             )
-        array = held_as(array, device_dtype(array.dtype))
+        array = cast_in_range(array, device_dtype(array.dtype))
         return jax.make_array_from_process_local_data(sharding, array, (size, *array.shape[1:]))
 
     return jax.tree.map(put, data)

@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 
 from gpvi import specs
 from gpvi._inputs import precision
-from gpvi.diagnostics.missing_mass import FromStart
+from gpvi.diagnostics.missing_mass import InitialEvidence
 from gpvi.errors import StorageError
 from gpvi.generators import AbstractGenerator, Triangular
 from gpvi.generators.triangular import HEAD
@@ -23,26 +23,27 @@ from gpvi.methods import Method
 from gpvi.methods.carriers import Particles, Sampler
 from gpvi.persistence import format as storage
 from gpvi.posterior.history import Training
+from gpvi.posterior.start import Start
 from gpvi.targets.coordinates import Affine
 from gpvi.targets.target import Target
 
 Parts = tuple[AbstractGenerator | Particles, Affine, PyTree]
-"""The model, its coordinates, and what a solver, critic or sampler had learned."""
+"""The model, its coordinates, and what a solver, critic or sampler has learned."""
 PREFIXES = ("model", "affine", "auxiliary")
 MOST_LAYERS = 1_000
-"""Of a generator that is loaded."""
+"""Most layers of a generator that is loaded: finding the shape of each takes time."""
 MEMBERS = "members"
-"""Where a document holds several posteriors, as that of `gpvi.bnn.Predictive` does, these are under this name."""
+"""The key of a document with several posteriors, as `gpvi.bnn.Predictive` saves them."""
 LISTED = 10_000
-"""Names of more coordinates are saved among the arrays: a document is to be read by people."""
+"""More names than this are saved as an array, so that people can still read the document."""
 
 
 class Saved(NamedTuple):
-    """What is saved of a posterior: all of it but the target."""
+    """What a file holds of a posterior: everything but the target."""
 
     method: Method
     model: AbstractGenerator | Particles
-    affine: Affine
+    start: Start
     names: tuple[str, ...]
     training: Training
     auxiliary: PyTree
@@ -54,9 +55,10 @@ def write(saved: Saved, directory: str | os.PathLike[str]) -> None:
 
 
 def to_document(saved: Saved, listed: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """What is written of a posterior, with at most `listed` names in the document."""
-    training, location = saved.training, saved.affine.location
-    parts = (saved.model, saved.affine, saved.auxiliary)
+    """Return a posterior as a document and arrays, with at most `listed` names in the document."""
+    training, start = saved.training, saved.start
+    location = start.affine.location
+    parts = (saved.model, start.affine, saved.auxiliary)
     arrays = {name: np.asarray(leaf) for name, leaf in _named_arrays(parts)}
     history = {f"history/{name}": values for name, values in training.history.items()}
     names = list(saved.names)
@@ -67,15 +69,15 @@ def to_document(saved: Saved, listed: int) -> tuple[dict[str, Any], dict[str, np
         "dim": len(location),
         "dtype": np.dtype(location.dtype).name,
         "names": names if len(names) <= listed else None,
-        "affine": "diagonal" if saved.affine.scale.ndim == 1 else "dense",
+        "affine": "diagonal" if start.affine.scale.ndim == 1 else "dense",
         "training": {
             "steps": training.steps,
             "planned": training.planned,
             "seconds": training.seconds,
             "notes": list(training.notes),
-            "start": training.start,
+            "start": start.report,
             "chosen": training.chosen,
-            "evidence": training.evidence,
+            "evidence": start.evidence,
             "history": list(training.history),
         },
     }
@@ -96,7 +98,7 @@ def read(directory: str | os.PathLike[str]) -> Saved:
 
 @contextmanager
 def understood(directory: str | os.PathLike[str], what: str) -> Iterator[None]:
-    """Whatever a foreign document makes of the constructors is its fault, and told as such."""
+    """Turn any error that a foreign document causes into a `StorageError`."""
     try:
         yield
     except StorageError:
@@ -109,7 +111,7 @@ def understood(directory: str | os.PathLike[str], what: str) -> Iterator[None]:
 
 
 def from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Saved:
-    """What `to_document` made a document of."""
+    """Read what `to_document` wrote."""
     _expect(_layers(document["method"]) <= MOST_LAYERS, "it has too many layers")
     method, training = specs.from_json(document["method"]), document["training"]
     dim, dtype = document["dim"], document["dtype"]
@@ -127,14 +129,12 @@ def from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Sa
         seconds=training["seconds"],
         history=history,
         notes=tuple(training["notes"]),
-        start=training["start"],
         chosen=training.get("chosen", ""),
-        evidence=FromStart.read(training.get("evidence")),
     )
     _expect(type(record.steps) is int and type(record.planned) is int, "training.steps do not fit")
     _expect(isinstance(record.seconds, int | float), "training.seconds does not fit")
     _expect(
-        all(isinstance(text, str) for text in (*record.notes, record.start, record.chosen)),
+        all(isinstance(text, str) for text in (*record.notes, training["start"], record.chosen)),
         "notes do not fit",
     )
     _expect(
@@ -144,11 +144,12 @@ def from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Sa
         method = _as_saved(method, dim, arrays)
         parts = _filled(method, dim, np.dtype(dtype), document["affine"], arrays)
     model, affine, auxiliary = parts
-    return Saved(method, model, affine, names, record, auxiliary)
+    start = Start(affine, training["start"], InitialEvidence.from_json(training.get("evidence")))
+    return Saved(method, model, start, names, record, auxiliary)
 
 
 def _as_saved(method: Method, dim: int, arrays: dict[str, np.ndarray]) -> Method:
-    """The method, but with the head that its file is for: those of no stated size once ended at 64 coordinates."""
+    """Return the method with the head size of its file: an unstated size once meant at most 64 coordinates."""
     generator = getattr(method, "generator", None)
     if not isinstance(generator, Triangular) or generator.latent is not None:
         return method
@@ -160,7 +161,7 @@ def _as_saved(method: Method, dim: int, arrays: dict[str, np.ndarray]) -> Method
 
 
 def _layers(specification: Any) -> int | float:
-    """The layers, at most, that a specification names: the shape of each takes time to find."""
+    """Return an upper bound on the number of layers that a specification names."""
     if isinstance(specification, list):
         return len(specification) + sum(map(_layers, specification))
     if not isinstance(specification, dict):
@@ -178,10 +179,10 @@ def _expect(holds: bool, otherwise: str) -> None:
 def _filled(
     method: Method, dim: int, dtype: np.dtype, affine_kind: str, arrays: dict[str, np.ndarray]
 ) -> Parts:
-    """The parts of a posterior of this specification with the stored arrays in their leaves, whose shapes must fit.
+    """Return the parts of a posterior with the stored arrays in their leaves; their shapes must agree.
 
-    Nothing of them is computed: only their shapes are found. What a solver or critic had learned is None in files that
-    do not hold it.
+    The parts are built abstractly, to learn their shapes. What a solver or critic has learned is None if the file does
+    not hold it.
     """
     import optax
 
@@ -217,7 +218,7 @@ def _filled(
 
 
 def _named_arrays(parts: Parts) -> list[tuple[str, Any]]:
-    """Every array leaf with a name made of its path."""
+    """Return every array leaf with a name made of its path."""
     return [
         (prefix + jax.tree_util.keystr(path), leaf)
         for prefix, tree in zip(PREFIXES, parts, strict=True)

@@ -12,7 +12,6 @@ from jax.sharding import Mesh
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import Residual, Triangular
 from gpvi.methods import Method
-from gpvi.methods.base import Selective, Sequential
 from gpvi.parallel.mesh import as_mesh
 from gpvi.posterior.posterior import Posterior
 from gpvi.specs import is_whole, require_choice
@@ -49,15 +48,13 @@ def check_arguments(
         generator.head_size(target.dim)
     if target.stream is not None:
         _check_stream(target, method, batch_size)
-    if isinstance(method, Selective):
-        planned = method.default_steps(target.dim) if steps is None else steps
-        method.check_run(int(planned), batch_size)
+    method.check_run(method.default_steps() if steps is None else int(steps), batch_size)
     if isinstance(init, Posterior):
         _check_continuation(init, method, target)
     elif isinstance(init, jax.Array | np.ndarray):
         _check_points(init, method, target)
     elif init is not None:
-        require_choice(init, ("auto", "pathfinder", "laplace"), "init")
+        require_choice(init, ("auto", "variational", "laplace"), "init")
 
 
 def check_watching(callbacks: Any, checkpoint: Any, every: Any) -> None:
@@ -72,7 +69,7 @@ def check_watching(callbacks: Any, checkpoint: Any, every: Any) -> None:
 
 def checked_mesh(mesh: Mesh | int | None, method: Method) -> Mesh | None:
     """The mesh of a run."""
-    if mesh is not None and isinstance(method, Sequential):
+    if mesh is not None and method.sequential:
         raise NotAvailableError(
             f"mesh is {mesh}, but {type(method).__name__} follows one path at a time, with nothing to distribute. "
             "Omit mesh, or use another method."
@@ -93,7 +90,7 @@ def _check_batch_size(target: Target, batch_size: Any) -> None:
 
 
 def _check_stream(target: Target, method: Method, batch_size: int | None) -> None:
-    if isinstance(method, Selective):
+    if method.full_data:
         raise NotAvailableError(
             f"{type(method).__name__} needs all data at every step, but these are streamed: use a method that accepts "
             "batches, such as GPVI, SVGD or MeanFieldVI."

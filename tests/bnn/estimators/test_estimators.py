@@ -26,6 +26,7 @@ from gpvi.errors import InputError, UnknownOptionError
 from gpvi.methods.carriers import Particles
 from gpvi.posterior.history import Training
 from gpvi.posterior.posterior import Posterior
+from gpvi.posterior.start import Start
 from gpvi.targets.coordinates import Affine
 
 KEY = jax.random.key(0)
@@ -80,7 +81,7 @@ def untrained(monkeypatch):
         points = target.starting_points(3, key=options["key"])
         affine = Affine.identity(target.dim, target.dtype)
         return Posterior(
-            method, Particles(points), affine, target.names, Training(0, 0, 0.0, {}), target
+            method, Particles(points), Start(affine), target.names, Training(0, 0, 0.0, {}), target
         )
 
     def begin_all(targets, method, *, key, init="auto", **options):
@@ -460,7 +461,7 @@ def test_what_is_trained_follows_the_options(untrained):
     assert untrained[-1]["batch_size"] is None, "no batches of few data"
     quick(bnn.BayesianMLPRegressor, method="nuts", steps=None, temperature=0.5).fit(X, y)
     assert untrained[-1]["batch_size"] is None, "transitions need all the data"
-    assert untrained[-1]["steps"] == gpvi.NUTS().default_steps(1)
+    assert untrained[-1]["steps"] == gpvi.NUTS().default_steps()
     assert untrained[-1]["target"].temperature == 0.5
     assert prior_of(untrained[-1]) == bnn.FanIn(2.0, 2.0)
     quick(bnn.BayesianMLPRegressor, method="gpvi").fit(X, y)
@@ -596,7 +597,7 @@ def test_partial_fit_learns_from_both_halves():
     y = np.where(X[:, 0] < 0, 4 * X[:, 0], 0.2 * -X[:, 0])
     parts = quick(bnn.BayesianMLPRegressor, hidden_layer_sizes=8)
     parts.partial_fit(X[:20], y[:20]).partial_fit(X[20:], y[20:])
-    assert parts.posterior_.training.start == "continued from a posterior"
+    assert parts.posterior_.start.report == "continued from a posterior"
     assert parts.predict([[-0.9]]) < -2 < parts.predict([[0.9]])
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import Jaxpr, Literal, jaxprs_in_params
 
 MEETINGS = frozenset({"dot_general", "conv_general_dilated", "gather"})
 """Operations in which an input can meet a weight."""
@@ -56,7 +56,8 @@ def _follow(program: Jaxpr, arguments: Sequence[Origin], first: set[int]) -> lis
                 first |= frozenset() if combined.met else weights
                 combined = combined._replace(met=True)
         results = [combined] * len(step.outvars)
-        for inner in _inner_programs(step.params):
+        bodies = {name: option for name, option in step.params.items() if name != "cond_jaxpr"}
+        for inner in jaxprs_in_params(bodies):  # its arguments are the last ones of the step
             if len(inner.invars) <= len(operands):
                 own = _follow(inner, operands[len(operands) - len(inner.invars) :], first)
                 results = own if len(own) == len(results) else results
@@ -69,15 +70,3 @@ def _combined(origins: Sequence[Origin]) -> Origin:
     weights = frozenset().union(*(each.weights for each in origins))
     inputs, met = any(each.inputs for each in origins), any(each.met for each in origins)
     return Origin(frozenset() if inputs else weights, inputs, met)
-
-
-def _inner_programs(options: dict[str, Any]) -> list[Jaxpr]:
-    """Return the programs of a step that calls, loops or branches; their arguments are the last ones of the step."""
-    every = [
-        one
-        for name, option in options.items()
-        if name != "cond_jaxpr"
-        for one in (option if isinstance(option, tuple) else (option,))
-    ]
-    jaxprs = [one.jaxpr if isinstance(one, ClosedJaxpr) else one for one in every]
-    return [one for one in jaxprs if isinstance(one, Jaxpr)]

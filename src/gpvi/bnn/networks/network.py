@@ -22,7 +22,7 @@ from gpvi.bnn.networks._first_layer import first_layer_parameters
 from gpvi.bnn.networks._frameworks import equinox_definition, flax_definition
 from gpvi.bnn.networks.definitions import Definition, Functions, LocalDefinition, require_takes
 from gpvi.errors import InputError, NotAvailableError
-from gpvi.targets.coordinate_names import entries, path_name
+from gpvi.targets.coordinate_names import entry_names, path_name
 
 _SHAPE_ADVICE = " Check the number of features (or the sides and channels of images)."
 
@@ -220,7 +220,7 @@ class Network:
     @property
     def names(self) -> tuple[str, ...]:
         """The name of each weight: its array, and its index there."""
-        return tuple(name for leaf in self.leaves for name in entries(leaf.name, leaf.shape))
+        return tuple(name for leaf in self.leaves for name in entry_names(leaf.name, leaf.shape))
 
     def init(self, key: PRNGKeyArray) -> Float[Array, " d"]:
         """Draw fresh weights, by the initialisation that the network's author chose.

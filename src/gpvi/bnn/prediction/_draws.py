@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import AbstractGenerator
-from gpvi.methods.carriers import Particles, standard_normal
+from gpvi.generators.noise import standard_normal
 from gpvi.posterior.posterior import Posterior
 from gpvi.specs import is_whole
 
@@ -89,8 +89,8 @@ def network_draws(
 
 def available_draws(posteriors: Sequence[Posterior]) -> int | None:
     """Return how many draws particles or chains hold together; None if new ones can be drawn."""
-    tables = [each.model.drawn for each in posteriors if isinstance(each.model, Particles)]
-    return sum(map(len, tables)) if tables else None
+    sizes = [each.size for each in posteriors if each.size is not None]
+    return sum(sizes) if sizes else None
 
 
 def _subset(table: Float[Array, "n d"], number: int, key: PRNGKeyArray) -> Float[Array, "m d"]:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpvi._inputs import held_as, precision
+from gpvi._inputs import cast_in_range, precision
 from gpvi.bnn.likelihoods import Likelihood, as_likelihood
 from gpvi.bnn.model import checked_inputs, inputs_of, require_network, require_same_rows
 from gpvi.bnn.networks.network import Network
@@ -559,7 +559,7 @@ class Predictive:
     def _as_trained(self, table: np.ndarray, name: str) -> np.ndarray:
         """Return floats in the precision of the posterior, and integers as they are."""
         floats = np.issubdtype(table.dtype, np.floating)
-        return held_as(table, self.posterior.dtype, name) if floats else table
+        return cast_in_range(table, self.posterior.dtype, name) if floats else table
 
 
 def load(

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gpvi._inputs import as_labels, as_numbers, both_classes
+from gpvi._inputs import as_labels, as_numbers, class_probabilities
 from gpvi.errors import InputError
 from gpvi.specs import require_positive
 
@@ -122,5 +122,5 @@ def _log_posterior(
 
 def _logarithms(p: Any) -> Float[Array, "b c"]:
     """Return log p of all classes, two or more; of the least float for a probability of 0."""
-    probabilities = both_classes(jnp.asarray(p, float))
+    probabilities = class_probabilities(jnp.asarray(p, float))
     return jnp.log(jnp.maximum(probabilities, jnp.finfo(probabilities.dtype).tiny))

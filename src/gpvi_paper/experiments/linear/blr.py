@@ -25,7 +25,6 @@ from gpvi.methods import (
     NormalizingFlow,
     Pathfinder,
 )
-from gpvi.methods.base import Selective
 from gpvi.posterior.posterior import Posterior
 from gpvi.progress import Meter
 from gpvi.solvers.helper import Helper
@@ -287,7 +286,7 @@ def _recipe(label: str, method: Method, preset: str) -> Recipe:
     """As published, at a constant rate, or as recommended; methods that set their own number of steps keep it."""
     if preset == "paper":
         method = PAPER_METHODS.get(label, method)
-    if isinstance(method, Selective):
+    if method.full_data:
         return Recipe(method, start=None if preset == "paper" else "auto")
     steps = STEPS[preset]
     if preset == "paper":

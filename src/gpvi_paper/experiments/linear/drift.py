@@ -15,12 +15,12 @@ import jax
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, Scalar
 
-from gpvi.diagnostics.importance import conditioning
+from gpvi.diagnostics.folding import conditioning
 from gpvi.errors import quietly
 from gpvi.generators import AbstractGenerator
+from gpvi.generators.noise import log_standard_normal
 from gpvi.kernels import RBF, Noise, OnNoise
 from gpvi.methods import GPVI
-from gpvi.methods.base import log_standard_normal
 from gpvi.progress import Meter
 from gpvi.targets.target import Target
 from gpvi.training.fit import fit

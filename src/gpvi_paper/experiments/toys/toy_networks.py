@@ -29,10 +29,12 @@ from gpvi.bnn.likelihoods import Likelihood
 from gpvi.bnn.networks.network import Network
 from gpvi.bnn.prediction.predictive import Predictive
 from gpvi.bnn.priors import Prior, StandardNormal
-from gpvi.diagnostics.importance import fold_fraction, importance
+from gpvi.diagnostics.folding import fold_fraction
+from gpvi.diagnostics.importance import importance
 from gpvi.directions import KSDDirection
 from gpvi.errors import quietly
 from gpvi.generators import AbstractGenerator, Residual
+from gpvi.generators.noise import log_standard_normal, standard_normal
 from gpvi.methods import (
     GFSF,
     GPVI,
@@ -48,14 +50,16 @@ from gpvi.methods import (
     Method,
     Pathfinder,
 )
-from gpvi.methods.base import Selective, log_standard_normal
-from gpvi.methods.carriers import Chains, Particles, standard_normal
+from gpvi.methods.carriers import Chains, Particles
 from gpvi.posterior.posterior import Posterior, load
 from gpvi.progress import Meter
 from gpvi.solvers.helper import Helper
 from gpvi.targets.density import at_once
 from gpvi.targets.target import Target
-from gpvi.training.fit import fit, fit_seeds
+from gpvi.training.fit import (
+    fit,
+    fit_seeds,
+)
 from gpvi_paper.experiments.base import FOLD, SECONDS, Labelled, Metric, Recipe
 from gpvi_paper.experiments.unfinished import next_place
 
@@ -220,7 +224,7 @@ def halves(chains: Posterior, seed: int | None = None) -> tuple[Posterior, Poste
         Posterior(
             chains.method,
             Particles(jax.numpy.asarray(part.reshape(-1, chains.dim))),
-            chains.affine,
+            chains.start,
             chains.names,
             chains.training,
             chains.target,
@@ -474,7 +478,7 @@ def recommended(method: Method, steps: int, preset: str) -> NetworkRecipe:
     """A recipe on the posterior itself with decaying learning rate; chains and paths set their own steps."""
     if preset == "smoke":
         method = _short(method)
-    return NetworkRecipe(method, None if isinstance(method, Selective) else steps)
+    return NetworkRecipe(method, None if method.full_data else steps)
 
 
 def _short(method: Method) -> Method:
@@ -492,6 +496,6 @@ def as_published(
 ) -> NetworkRecipe:
     """Adam at a constant rate; chains set their own steps."""
     prior = StandardNormal() if prior is None else prior
-    if isinstance(method, Selective):
+    if method.full_data:
         return NetworkRecipe(method, prior=prior, temperature=temperature)
     return NetworkRecipe(method, steps, "constant", prior=prior, temperature=temperature)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gpvi.errors import StorageError
-from gpvi.persistence.writing import whole
+from gpvi.persistence.writing import atomic
 
 
 def write_file(path: Path, content: str | bytes, what: str) -> None:
@@ -26,7 +26,7 @@ def write_file(path: Path, content: str | bytes, what: str) -> None:
     data = content.encode() if isinstance(content, str) else content
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole(path) as part:
+        with atomic(path) as part:
             part.write_bytes(data)
     except OSError as error:
         raise StorageError(

@@ -7,7 +7,7 @@ import typer
 
 from gpvi.cli.application import Bar, Out, app, complain
 from gpvi.errors import StorageError, require_extra
-from gpvi.persistence.writing import try_out
+from gpvi.persistence.writing import check_writable
 
 
 @app.command()
@@ -31,5 +31,5 @@ def report(
         complain(what)
     if not found.records:
         raise StorageError(f"there is no readable record in {', '.join(map(str, runs))}.")
-    try_out(out)
+    check_writable(out)
     typer.echo(write(found.records, out, unread=len(found.damaged), progress=Bar()))

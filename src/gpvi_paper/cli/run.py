@@ -16,7 +16,7 @@ import typer
 
 from gpvi.cli.application import SEEDS, AsJson, Bar, Out, app, complain, console
 from gpvi.errors import InputError, OtherRunError, StorageError, UnknownOptionError, require_extra
-from gpvi.persistence.writing import prepare
+from gpvi.persistence.writing import make_writable
 from gpvi_paper.cli._tables import print_record
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _run(
 
     finished: list[tuple[Record, Path, bool]] = []
     explained: set[str] = set()
-    prepare(out)
+    make_writable(out)
     try:
         for number, (experiment, label) in enumerate(jobs, 1):
             kept = None if again else _kept(experiment, label, preset, seeds, out)

@@ -1,7 +1,7 @@
 """What `fit` returns: draws, densities, a diagnosis, and a directory that holds it all."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -21,7 +21,7 @@ from gpvi.generators import AbstractGenerator, Preconditioned
 from gpvi.methods import Method
 from gpvi.methods.base import State
 from gpvi.methods.carriers import Chains, Particles, Sampler
-from gpvi.methods.particle import Amortized
+from gpvi.methods.particle import AmortizedMethod
 from gpvi.posterior import arviz as export
 from gpvi.posterior import saving
 from gpvi.posterior.history import Training
@@ -114,7 +114,7 @@ class Posterior:
 
     def carrier(self) -> AbstractGenerator | Sampler | Particles:
         """The model as a method's `step` holds it."""
-        return Sampler(self.model) if isinstance(self.method, Amortized) else self.model  # pyright: ignore[reportArgumentType]
+        return Sampler(self.model) if isinstance(self.method, AmortizedMethod) else self.model  # pyright: ignore[reportArgumentType]
 
     def with_target(self, target: Target) -> "Posterior":
         """The same posterior with the target it approximates, so that it can be diagnosed."""
@@ -346,9 +346,41 @@ class Posterior:
         return precision(self.dtype)
 
 
-def load(directory: str | os.PathLike[str]) -> Posterior:
-    """Read a posterior that `save` wrote; nothing in the files is executed, and no target is needed."""
-    return Posterior(**saving.read(directory)._asdict())
+def load(directory: str | os.PathLike[str], classes: Iterable[type] = ()) -> Posterior:
+    """Read a posterior that `Posterior.save` wrote. Nothing in the files is executed, and no target is needed.
+
+    Parameters
+    ----------
+    directory
+        The directory.
+    classes
+        Your own classes that the posterior was made with. It is enough that they are decorated with `gpvi.specs.spec`
+        and that their module has been imported.
+
+    Returns
+    -------
+    Posterior
+        The posterior, without its target (see `Posterior.with_target`).
+
+    Raises
+    ------
+    gpvi.errors.StorageError
+        If the directory does not hold a posterior, is damaged, or names a class that is not known here.
+    gpvi.errors.InputError
+        If `classes` holds anything but specifications, or two of the same name.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+    >>> posterior = gpvi.fit(target, gpvi.SVGD(10), key=key, steps=5, progress=False)
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     posterior.save(f"{directory}/posterior")
+    ...     loaded = gpvi.load(f"{directory}/posterior")
+    >>> loaded.method.particles
+    10
+    """
+    return Posterior(**saving.read(directory, classes)._asdict())
 
 
 def _first(names: tuple[str, ...]) -> str:

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
@@ -82,8 +82,9 @@ def to_document(saved: Saved, listed: int) -> tuple[dict[str, Any], dict[str, np
     return document, arrays | history
 
 
-def read(directory: str | os.PathLike[str]) -> Saved:
+def read(directory: str | os.PathLike[str], classes: Iterable[type] = ()) -> Saved:
     """What `write` wrote; nothing in the files is executed, and no target is needed."""
+    known = specs.known_classes(classes)
     document, arrays = storage.read(directory)
     if MEMBERS in document:
         raise StorageError(
@@ -91,7 +92,7 @@ def read(directory: str | os.PathLike[str]) -> Saved:
             "gpvi.bnn.load(directory, network)."
         )
     with understood(directory, "a posterior"):
-        return from_document(document, arrays)
+        return from_document(document, arrays, known)
 
 
 @contextmanager
@@ -108,10 +109,14 @@ def understood(directory: str | os.PathLike[str], what: str) -> Iterator[None]:
         ) from error
 
 
-def from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Saved:
-    """What `to_document` made a document of."""
+def from_document(
+    document: dict[str, Any],
+    arrays: dict[str, np.ndarray],
+    known: Mapping[str, type] | None = None,
+) -> Saved:
+    """What `to_document` made a document of; `known` classes are instantiated, by default all registered ones."""
     _expect(_layers(document["method"]) <= MOST_LAYERS, "it has too many layers")
-    method, training = specs.from_json(document["method"]), document["training"]
+    method, training = specs.from_json(document["method"], known), document["training"]
     dim, dtype = document["dim"], document["dtype"]
     _expect(isinstance(method, Method), f"method is {method!r}")
     _expect(type(dim) is int and dim >= 1, f"dim is {dim!r}")

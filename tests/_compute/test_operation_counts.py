@@ -14,7 +14,7 @@ from gpvi.errors import InputError, TrainingWarning
 from gpvi.generators import SplineFlow, Triangular
 from gpvi.initialization import _candidates as beginnings
 from gpvi.initialization import _evaluation as evaluation
-from gpvi.initialization import pathfinder
+from gpvi.initialization import variational
 from gpvi.initialization._evaluation import BATCH, THRIFT, HostDensity
 from gpvi.targets import density
 from gpvi.training import program
@@ -166,12 +166,12 @@ class TestSearch:
         monkeypatch.setattr(
             HostDensity, "values", lambda self, x: (asked.append(len(x)), values(self, x))[1]
         )
-        pathfinder(gaussian, np.zeros(2), key=KEY)
+        variational(gaussian, np.zeros(2), key=KEY)
         assert max(asked) == beginnings.CANDIDATES
         usual = sum(asked)
         asked.clear()
         monkeypatch.setattr(evaluation, "EXPENSIVE", 0)
-        found = pathfinder(gaussian, np.zeros(2), key=KEY)
+        found = variational(gaussian, np.zeros(2), key=KEY)
         assert sum(asked) < usual / 3
         np.testing.assert_allclose(found.location, 0.0, atol=0.05)
         np.testing.assert_allclose(found.scale, np.eye(2), atol=0.05)

@@ -11,7 +11,7 @@ from scipy.linalg import solve_triangular
 from threadpoolctl import threadpool_info
 
 from gpvi.errors import InputError
-from gpvi.initialization import Gaussian, NoPathError, automatic, laplace, pathfinder
+from gpvi.initialization import Gaussian, NoPathError, automatic, laplace, variational
 from gpvi.initialization._candidates import Far, Missed, Near, beginnings
 from gpvi.initialization._combination import importance_sample, temper
 from gpvi.initialization._elbo_ascent import newton_step
@@ -64,7 +64,7 @@ NORMALS = {
 }
 
 
-@pytest.mark.parametrize("find", [pathfinder, laplace])
+@pytest.mark.parametrize("find", [variational, laplace])
 @pytest.mark.parametrize(
     "name", some_slow(NORMALS, fast=("scales and correlations", "large constant"))
 )
@@ -111,14 +111,14 @@ MIXTURES = {
 @pytest.mark.parametrize("name", MIXTURES)
 def test_all_modes_are_covered(name, getkey):
     log_density, mean, covariance, start = MIXTURES[name]
-    gaussian = pathfinder(log_density, start, key=getkey())
+    gaussian = variational(log_density, start, key=getkey())
     assert_covers(gaussian, mean, covariance, 0.9, 1.1, 0.15)
     assert len(gaussian.report.distinct) > 1
 
 
 def test_one_path_knows_one_mode(getkey):
     log_density, _, _, start = MIXTURES["two in 2"]
-    gaussian = pathfinder(log_density, start, key=getkey(), paths=1)
+    gaussian = variational(log_density, start, key=getkey(), paths=1)
     assert gaussian.report.paths == 1
     assert_covers(gaussian, np.array([-5.0, 0.0]), np.eye(2), 0.95, 1.05, 0.1)
 
@@ -138,21 +138,21 @@ def sine(x):
 @pytest.mark.slow
 def test_paths_go_on_while_they_find_new_places():
     """The first of them ends in a mode that does not count; one of them all must find the one that does."""
-    reports = [pathfinder(sine, np.zeros(4), key=jax.random.key(k)).report for k in range(10)]
+    reports = [variational(sine, np.zeros(4), key=jax.random.key(k)).report for k in range(10)]
     best = [max(report.elbos) for report in reports]
     assert max(best) - min(best) < 1
     assert all(8 <= report.paths <= 32 for report in reports)
-    lattice = pathfinder(
+    lattice = variational(
         lambda x: 9 * jnp.cos(4 * x).sum() - 0.01 * x @ x, np.zeros(3), key=jax.random.key(0)
     )
     assert lattice.report.paths > 8
-    gaussian = pathfinder(lambda x: -0.5 * x @ x, np.ones(3), key=jax.random.key(0))
+    gaussian = variational(lambda x: -0.5 * x @ x, np.ones(3), key=jax.random.key(0))
     assert gaussian.report.paths == 8 and gaussian.report.distinct == (0,)
 
 
 def test_places_too_far_apart_for_one_covariance_end_no_search():
     """A lattice without end: the paths run so far that their moments are singular in float64."""
-    found = pathfinder(lambda x: 9 * jnp.cos(4 * x).sum(), np.zeros(3), key=jax.random.key(0))
+    found = variational(lambda x: 9 * jnp.cos(4 * x).sum(), np.zeros(3), key=jax.random.key(0))
     assert np.isfinite(found.scale).all()
 
 
@@ -226,7 +226,7 @@ ODD = {
 def test_odd_shapes_are_covered_within_a_small_factor(name, getkey):
     log_density, mean, covariance, start = ODD[name]
     gaussian = automatic(log_density, start, key=getkey())
-    assert gaussian.report.kind == "pathfinder"
+    assert gaussian.report.kind == "variational"
     assert_covers(gaussian, mean, covariance, 0.25, 4.0, 2.0)
 
 
@@ -333,7 +333,7 @@ def test_float32_session_is_searched_in_float64(getkey):
 
 
 @pytest.mark.slow
-def test_laplace_where_pathfinder_fails(getkey):
+def test_laplace_where_variational_fails(getkey):
     """Poisson rates of e^±300 at the start: Gaussians there are too narrow for float64."""
     rng = np.random.default_rng(0)
     features = rng.standard_normal((100, 3)) * [1.0, 30.0, 1e3]
@@ -344,7 +344,7 @@ def test_laplace_where_pathfinder_fails(getkey):
         return counts @ logits - jnp.exp(logits).sum() - 0.5 * x @ x / 100
 
     with pytest.raises(NoPathError):
-        pathfinder(log_density, 0.1 * jnp.ones(3), key=getkey())
+        variational(log_density, 0.1 * jnp.ones(3), key=getkey())
     gaussian = automatic(log_density, 0.1 * jnp.ones(3), key=getkey())
     assert gaussian.report.kind == "laplace"
     score = gaussian.scale.T @ jax.grad(log_density)(gaussian.location)
@@ -364,22 +364,22 @@ def test_improper_posterior_is_reported(getkey):
 def test_same_key_same_gaussian(getkey):
     log_density, _, _, start = ODD["bent banana"]
     key = getkey()
-    first, second = (pathfinder(log_density, start, key=key, paths=3) for _ in range(2))
+    first, second = (variational(log_density, start, key=key, paths=3) for _ in range(2))
     assert first.report == second.report
     assert np.array_equal(first.scale, second.scale)
-    assert not np.array_equal(first.scale, pathfinder(log_density, start, key=getkey()).scale)
+    assert not np.array_equal(first.scale, variational(log_density, start, key=getkey()).scale)
 
 
 def test_report_is_consistent(getkey):
     log_density, _, _, start = MIXTURES["ring of five"]
-    report = pathfinder(log_density, start, key=getkey()).report
+    report = variational(log_density, start, key=getkey()).report
     assert 8 <= report.paths == len(report.elbos) <= 32
     assert report.elbos[report.chosen] == max(report.elbos[index] for index in report.distinct)
     assert 0 < report.effective_share <= 1
     assert 0 < report.tempering <= 1
 
 
-@pytest.mark.parametrize("find", [pathfinder, laplace, automatic])
+@pytest.mark.parametrize("find", [variational, laplace, automatic])
 def test_bad_input_fails_early(find, getkey):
     with pytest.raises(InputError, match=r"not finite at the start \[-1. -1.\]"):
         find(lambda x: jnp.log(x).sum(), -jnp.ones(2), key=getkey())
@@ -391,7 +391,7 @@ def test_bad_input_fails_early(find, getkey):
 
 def test_at_least_one_path(getkey):
     with pytest.raises(InputError, match="paths is 0"):
-        pathfinder(lambda x: -x @ x, jnp.zeros(2), key=getkey(), paths=0)
+        variational(lambda x: -x @ x, jnp.zeros(2), key=getkey(), paths=0)
 
 
 def test_the_search_keeps_blas_to_one_thread(getkey):
@@ -402,7 +402,7 @@ def test_the_search_keeps_blas_to_one_thread(getkey):
         threads.append([pool["num_threads"] for pool in pools])
         return -0.5 * x @ x
 
-    pathfinder(log_density, np.zeros(2), key=getkey(), paths=1)
+    variational(log_density, np.zeros(2), key=getkey(), paths=1)
     assert threads[-1]
     assert set(threads[-1]) == {1}
 
@@ -494,7 +494,7 @@ def test_a_start_meets_no_score_that_overflows():
     def log_density(x):
         return (0.05 * x - jnp.exp(x)).sum()
 
-    for find in (pathfinder, laplace):
+    for find in (variational, laplace):
         found = find(log_density, np.zeros(2), key=jax.random.key(0))
         u = jax.random.normal(jax.random.key(1), (4_000, 2))
         x = found.location + u @ found.scale.T

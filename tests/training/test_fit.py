@@ -644,7 +644,7 @@ SCALES = {
 }
 
 
-@pytest.mark.parametrize("init", some_slow(("auto", "pathfinder", "laplace"), fast=("auto",)))
+@pytest.mark.parametrize("init", some_slow(("auto", "variational", "laplace"), fast=("auto",)))
 @pytest.mark.parametrize("name", some_slow(SCALES, fast=("four correlated scales",)))
 def test_any_scale_is_found(name, init):
     deviations, correlation = SCALES[name]

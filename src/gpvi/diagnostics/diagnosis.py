@@ -1,4 +1,8 @@
-"""The diagnosis of a posterior: which numbers of `gpvi.diagnostics` it takes, and what the verdict is on them."""
+"""The diagnosis of a posterior: the numbers that speak for and against it, as a table that ends in the verdict.
+
+A row of the table is a field of `Diagnosis` and a line of its `_rows`; the number is computed in `diagnose_generator`,
+`diagnose_particles` or `diagnose_chains`. Thresholds are in `verdict.py`.
+"""
 
 import dataclasses
 import math
@@ -11,30 +15,73 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpvi.diagnostics import drawing, stein, verdict
-from gpvi.diagnostics import mcmc as convergence
-from gpvi.diagnostics.importance import (
-    Weighting,
-    conditioning,
-    fold_fraction,
-    importance,
-    weighting,
+from gpvi.diagnostics import mcmc, stein, verdict
+from gpvi.diagnostics.folding import conditioning, fold_fraction
+from gpvi.diagnostics.importance import Weighting, draw_weighted, importance, weighting
+from gpvi.diagnostics.missing_mass import InitialEvidence, missing_mass, wide_gaussian_evidence
+from gpvi.diagnostics.sampling import log_densities
+from gpvi.diagnostics.verdict import (
+    EVEN_SHARE,
+    GOOD_K_HAT,
+    HOPELESS_K_HAT,
+    RELIABLE_K_HAT,
+    Verdict,
 )
-from gpvi.diagnostics.missing_mass import FromStart, missing, outside_evidence
-from gpvi.diagnostics.verdict import EVEN_SHARE, HOPELESS_K_HAT, Verdict
 from gpvi.generators import Preconditioned
 from gpvi.generators.noise import standard_normal
 from gpvi.methods.carriers import Chains, Particles
 from gpvi.targets.coordinates import Whitened
 from gpvi.targets.density import scores
 
+FLAT_DIMENSIONS = 200
+"""Beyond it the draws are too few to find the direction along which log p falls the least."""
+CONDITIONED = 256
+"""Draws at which the conditioning of A is computed."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """Diagnosis of a posterior; `str` gives a table that ends in the verdict.
+    """What `Posterior.diagnose` returns; printed, it is a table that ends in the verdict.
 
-    Quantities that a method does not have are None: those that need log q without a density, R̂ without chains. A
-    single chain is split into halves.
+    Quantities that a method does not have are None: what needs log q for particles, R̂ for anything but chains.
+
+    Parameters
+    ----------
+    draws
+        The number of draws that were examined.
+    verdict
+        Whether to trust the posterior, why, and what to do.
+    elbo, elbo_se
+        A lower bound on log Z, and its standard error.
+    log_evidence, log_evidence_se
+        log Z by importance sampling from q, and its standard error.
+    effective_share
+        The effective sample size of the importance weights, as a share of the draws; 1 if q = p.
+    k_hat
+        The tail index of the importance weights; they are reliable up to 0.7.
+    fold
+        The share of draws on a fold of the generator.
+    condition
+        The largest condition number of the generator's head block A.
+    density
+        "exact" for injective generators; for others "unverified", or "invalid" if a fold was detected; "none" for
+        particles and chains.
+    rejected
+        The share of draws at which log p was not finite.
+    missing
+        The share of the posterior that the draws miss; None if there was nothing to compare with.
+    weighting
+        Moments before and after importance weighting.
+    stein_mean
+        The largest mean score |E[s_i]|, in standard errors of independent draws; a few at most if the means are right.
+    stein_spread
+        The smallest and the largest −E[(x_i − m_i) s_i], in the coordinates of training; 1 if the spread is right.
+    discrepancy, discrepancy_p
+        The kernel Stein discrepancy, and the p-value of its test.
+    rhat, ess, divergences
+        Of chains: the largest R̂, the smallest effective sample size (bulk and tail), and the number of divergences.
+    notes
+        What training reported.
     """
 
     draws: int
@@ -42,30 +89,21 @@ class Diagnosis:
     elbo: float | None = None
     elbo_se: float | None = None
     log_evidence: float | None = None
-    """By importance sampling from q."""
     log_evidence_se: float | None = None
     effective_share: float | None = None
-    """Importance ESS as a share of the draws."""
     k_hat: float | None = None
     fold: float | None = None
     condition: float | None = None
     density: str = "none"
-    """"exact" for injective generators; for others "unverified", or "invalid" if a fold was detected."""
     rejected: float = 0.0
-    """The share of draws at which log p was not finite."""
     missing: float | None = None
-    """The share of the posterior found to be missing from the draws; None if there was nothing to compare with."""
     weighting: Weighting | None = None
     stein_mean: float | None = None
-    """The largest |E[s_i]|, in standard errors of independent draws: at most a few if the means are correct."""
     stein_spread: tuple[float, float] | None = None
-    """Smallest and largest −E[(x_i − m_i) s_i], in the coordinates of training: 1 if the spread is correct."""
     discrepancy: float | None = None
-    """The kernel Stein discrepancy."""
     discrepancy_p: float | None = None
     rhat: float | None = None
     ess: float | None = None
-    """The smallest effective sample size of the chains over all coordinates, bulk and tail."""
     divergences: int | None = None
     notes: tuple[str, ...] = ()
 
@@ -137,152 +175,163 @@ class Diagnosis:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences that say which numbers are invalid or unverified."""
-        said = list(self.notes)
+        sentences = list(self.notes)
         if self.density == "invalid":
-            said.append(
+            sentences.append(
                 f"WARNING: {self.fold:.1%} of the draws lie on a fold of the generator, so its ELBO, k̂ and log q are "
                 "invalid (a folded map overestimates its entropy). Use an injective generator such as Triangular."
             )
         elif self.density == "unverified":
-            said.append(
+            sentences.append(
                 "The generator is not injective by construction: no fold was detected, but its ELBO, k̂ and log q "
                 "are unverified."
             )
-        return tuple(said)
+        return tuple(sentences)
 
 
 def _k_hat_in_words(k_hat: float, effective_share: float) -> str:
-    if k_hat < 0.5:
+    if k_hat < GOOD_K_HAT:
         return "importance weights are reliable"
-    if k_hat <= 0.7:
+    if k_hat <= RELIABLE_K_HAT:
         return "importance weights are usable"
     if k_hat <= HOPELESS_K_HAT and effective_share >= EVEN_SHARE:
         return "importance weights are even but heavy-tailed: rare events may be wrong"
     return "importance weights are not reliable: do not trust averages over them"
 
 
-FLAT_DIMENSIONS = 200
-"""Beyond it the draws are too few to find the direction along which log p falls the least."""
-
-
-def of_generator(
+def diagnose_generator(
     generator: Preconditioned,
     density: Whitened,
-    evidence: FromStart | None,
+    initial: InitialEvidence | None,
     notes: tuple[str, ...],
     draws: int,
     *,
     key: PRNGKeyArray,
 ) -> Diagnosis:
-    """What new draws and their densities say of a generator of the target's own coordinates."""
-    draw_key, wide_key, stein_key, few_key = jax.random.split(key, 4)
-    x, log_q, sign = drawing.draw_with_density(generator, draws, draw_key)
-    found, log_weights = importance(drawing.log_densities(density.target, x) - log_q)
-    moments = weighting(x, log_weights)
-    fold = float(fold_fraction(sign))
-    few = standard_normal(generator, min(draws, 256), key=few_key)
+    """Diagnose a generator, which maps to the target's own coordinates, by new draws and their densities."""
+    draw_key, wide_key, stein_key, condition_key = jax.random.split(key, 4)
+    drawn = draw_weighted(density.target, generator, draws, key=draw_key)
+    summary, log_weights = importance(drawn.log_ratios)
+    moments = weighting(drawn.x, log_weights)
+    fold = float(fold_fraction(drawn.sign))
     kind = "exact" if generator.injective else ("unverified" if fold == 0 else "invalid")
-    missed = missing(
-        found,
-        outside_evidence(density, key=wide_key),
-        None if evidence is None else evidence.evidence(density),
+    missing = missing_mass(
+        summary,
+        wide_gaussian_evidence(density, key=wide_key),
+        None if initial is None else initial.reference(density),
         dtype=density.dtype,
     )
-    some = jax.vmap(density.affine.inverse)(x[: stein.POINTS])
-    at = _scores(density, some)
-    said = verdict.of_density(
-        verdict.Evidence(
-            found.draws,
-            found.effective_share,
-            found.k_hat,
+    u = jax.vmap(density.affine.inverse)(drawn.x[: stein.POINTS])
+    score = _scores(density, u)
+    judged = verdict.of_density(
+        verdict.ImportanceSummary(
+            summary.draws,
+            summary.effective_share,
+            summary.k_hat,
             moments.mean_shift,
             moments.log_spread_shift,
-            missed,
-            found.rejected,
+            missing,
+            summary.rejected,
             kind,
-            _fall(density, some, at),
+            _fall(density, u, score),
         )
     )
+    z = standard_normal(generator, min(draws, CONDITIONED), key=condition_key)
     return Diagnosis(
-        verdict=said,
+        verdict=judged,
         fold=fold,
-        condition=float(_conditioning(generator.generator, few)),
+        condition=float(conditioning(generator.generator, z)),
         density=kind,
-        missing=missed,
+        missing=missing,
         weighting=moments,
         notes=notes,
-        **found._asdict(),
-        **_stein(some, at, stein_key),
+        **summary._asdict(),
+        **_stein_checks(u, score, stein_key),
     )
 
 
-def of_particles(
-    held: Particles, density: Whitened, notes: tuple[str, ...], draws: int, *, key: PRNGKeyArray
+def diagnose_particles(
+    particles: Particles,
+    density: Whitened,
+    notes: tuple[str, ...],
+    draws: int,
+    *,
+    key: PRNGKeyArray,
 ) -> Diagnosis:
-    """What particles, or the draws of chains, say of themselves; `draws` of them at most are compared with scores."""
-    kept = held.drawn
-    choice_key, stein_key = jax.random.split(key)
-    some = jax.random.permutation(choice_key, len(kept))[: min(draws, stein.POINTS)]
-    checks = _stein(kept[some], _scores(density, kept[some]), stein_key)
-    if isinstance(held, Chains):
-        mixed = convergence.summary(held.by_chain(kept))
-        rhat = float(np.max(mixed.rhat))
-        ess = float(np.min([mixed.ess_bulk, mixed.ess_tail]))
-        divergences = held.divergences
-        return Diagnosis(
-            len(kept),
-            verdict.of_chains(rhat, ess, divergences),
-            rhat=rhat,
-            ess=ess,
-            divergences=divergences,
-            notes=notes,
-            **checks,
-        )
-    said = verdict.of_particles(
+    """Diagnose particles by the score at `draws` of them."""
+    checks = _checked_by_score(particles, density, draws, key=key)
+    judged = verdict.of_particles(
         checks.get("stein_mean"),
         checks.get("stein_spread"),
         checks.get("discrepancy_p"),
         density.dim,
     )
-    return Diagnosis(len(kept), said, notes=notes, **checks)
+    return Diagnosis(len(particles.drawn), judged, notes=notes, **checks)
 
 
-def _stein(u: Float[Array, "n d"], at: Float[Array, "n d"], key: PRNGKeyArray) -> dict[str, Any]:
-    """The checks that need no density, in the coordinates of training, by the scores at the draws."""
-    finite = jnp.isfinite(at).all(1)
+def diagnose_chains(
+    chains: Chains, density: Whitened, notes: tuple[str, ...], draws: int, *, key: PRNGKeyArray
+) -> Diagnosis:
+    """Diagnose Markov chains by R̂, ESS and divergences, and by the score at `draws` of their draws."""
+    convergence = mcmc.summary(chains.by_chain(chains.drawn))
+    rhat = float(np.max(convergence.rhat))
+    ess = float(np.min([convergence.ess_bulk, convergence.ess_tail]))
+    return Diagnosis(
+        len(chains.drawn),
+        verdict.of_chains(rhat, ess, chains.divergences),
+        rhat=rhat,
+        ess=ess,
+        divergences=chains.divergences,
+        notes=notes,
+        **_checked_by_score(chains, density, draws, key=key),
+    )
+
+
+def _checked_by_score(
+    particles: Particles, density: Whitened, draws: int, *, key: PRNGKeyArray
+) -> dict[str, Any]:
+    """Stein's checks at a random subset of the particles."""
+    choice_key, stein_key = jax.random.split(key)
+    n = min(draws, stein.POINTS)
+    u = particles.drawn[jax.random.permutation(choice_key, len(particles.drawn))[:n]]
+    return _stein_checks(u, _scores(density, u), stein_key)
+
+
+def _stein_checks(
+    u: Float[Array, "n d"], score: Float[Array, "n d"], key: PRNGKeyArray
+) -> dict[str, Any]:
+    """The fields of a diagnosis that need no density, from the scores at the draws; none if too few are finite."""
+    finite = jnp.isfinite(score).all(1)
     if finite.sum() < 3:
         return {}
-    u, at = u[finite], at[finite]
-    mean, spread = stein.identities(u, at)
-    found = stein.discrepancy(u, at, key=key)
+    u, score = u[finite], score[finite]
+    mean, spread = stein.identities(u, score)
+    discrepancy = stein.discrepancy(u, score, key=key)
     return {
         "stein_mean": float(jnp.abs(mean).max()),
         "stein_spread": (float(spread.min()), float(spread.max())),
-        "discrepancy": float(found.value),
-        "discrepancy_p": float(found.p_value),
+        "discrepancy": float(discrepancy.value),
+        "discrepancy_p": float(discrepancy.p_value),
     }
 
 
-def _fall(density: Whitened, u: Float[Array, "n d"], at: Float[Array, "n d"]) -> float | None:
-    """By how many nats log p is lower at draws moved outwards along its flattest direction.
+def _fall(density: Whitened, u: Float[Array, "n d"], score: Float[Array, "n d"]) -> float | None:
+    """Return by how many nats log p falls when draws move outwards, along the direction in which it falls the least.
 
-    The median, on the side where it is less: 22 for a Gaussian, 3.9 for a Cauchy distribution. What falls by less than
-    log `FAR` has no integral along that line.
+    It is the median fall, on the side where that is smaller: 22 for a Gaussian, 3.9 for a Cauchy distribution. What
+    falls by less than log `FAR` has no integral along that line.
     """
-    finite = np.asarray(jnp.isfinite(at).all(1))
+    finite = np.asarray(jnp.isfinite(score).all(1))
     few = finite.sum() < 2 * u.shape[1]
     if few or u.shape[1] > FLAT_DIMENSIONS or density.stream is not None:
         return None
-    u, at = u[finite], at[finite]
-    along, line = stein.flattest(u, at)
+    u, score = u[finite], score[finite]
+    along, line = stein.flattest(u, score)
     moved = u + (verdict.FAR - 1) * along[:, None] * line
-    fall = np.asarray(drawing.log_densities(density, u) - drawing.log_densities(density, moved))
+    fall = np.asarray(log_densities(density, u) - log_densities(density, moved))
     fall = np.where(np.isnan(fall), np.inf, fall)
-    out = np.asarray(along) > 0
-    return float(min(np.median(fall[side]) for side in (out, ~out) if side.any()))
-
-
-_conditioning = eqx.filter_jit(conditioning)
+    outwards = np.asarray(along) > 0
+    return float(min(np.median(fall[side]) for side in (outwards, ~outwards) if side.any()))
 
 
 @eqx.filter_jit

@@ -1,4 +1,4 @@
-r"""What can be said of draws from the score alone, with no density: Stein's identities and discrepancy.
+r"""Checks of draws that need the score alone, and no density: Stein's identities and the kernel Stein discrepancy.
 
 Under p, for any smooth g that does not grow too fast, E[s(x)·g(x) + ∇·g(x)] = 0. With g constant, E[s] = 0; with
 g = (x_i − m_i) e_i and m the mean, −E[(x_i − m_i) s_i] = 1. For a Gaussian p the latter is var_q / var_p: particles
@@ -24,12 +24,12 @@ POINTS = 1_000
 
 
 class Identities(NamedTuple):
-    """Of each coordinate."""
+    """Stein's identities for linear test functions, one value per coordinate."""
 
     mean_score: Float[Array, " d"]
-    """E[s_i] in its standard errors for independent draws: 0 at p."""
+    """E[s_i] in standard errors of independent draws: 0 if the draws are from p."""
     spread: Float[Array, " d"]
-    """−E[(x_i − m_i) s_i]: 1 at p, below 1 where the draws are too narrow."""
+    """−E[(x_i − m_i) s_i]: 1 if the draws are from p, below 1 if they are too narrow."""
 
 
 class Discrepancy(NamedTuple):
@@ -38,13 +38,12 @@ class Discrepancy(NamedTuple):
     value: Scalar
     """The square root of the V-statistic."""
     p_value: Scalar
-    """The share of U-statistics under random signs above the observed one; small where independent draws of p are
-    ruled out."""
+    """The share of bootstrapped U-statistics above the observed one; small if these are not independent draws of p."""
 
 
 @jax.jit
 def identities(x: Float[Array, "n d"], score: Float[Array, "n d"]) -> Identities:
-    """Stein's identities for linear test functions."""
+    """Compute Stein's identities for linear test functions."""
     centred = x - x.mean(0)
     error, mean = score.std(0) / jnp.sqrt(len(x)), score.mean(0)
     in_errors = jnp.where(mean == 0, 0.0, mean / error)
@@ -55,7 +54,7 @@ def identities(x: Float[Array, "n d"], score: Float[Array, "n d"]) -> Identities
 def flattest(
     x: Float[Array, "n d"], score: Float[Array, "n d"]
 ) -> tuple[Float[Array, " n"], Float[Array, " d"]]:
-    """Where the draws lie along the line on which log p falls the least, in deviations, and a deviation of that line.
+    """Return where the draws lie along the line on which log p falls the least, in sd, and the vector of one sd.
 
     In coordinates in which the draws have covariance I, −E[x sᵀ] is the identity at p; its least eigenvalue is near 0
     where log p hardly falls along some line.

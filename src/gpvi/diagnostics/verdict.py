@@ -1,7 +1,7 @@
-"""One sentence on whether to believe a posterior: good, no fault seen, usable with importance weights, or do not trust.
+"""The verdict on a posterior: good, no fault seen, usable with importance weights, or do not trust.
 
-The rules look for a reason to doubt, the gravest first. "Good" is said only where densities are exact, or chains
-have mixed, and where weighting would move no mean by more than a tenth of a standard deviation.
+All thresholds are here. The rules look for a reason to doubt, the gravest first. "Good" requires exact densities, or
+chains that have mixed, and that weighting moves no mean by more than a tenth of a standard deviation.
 """
 
 import math
@@ -10,27 +10,32 @@ from typing import Literal, NamedTuple
 
 Level = Literal["good", "usable with importance weights", "no fault seen", "do not trust"]
 
-RELIABLE_K_HAT = 0.7
-"""Above this importance weights have no usable variance (Vehtari et al. 2024)."""
-GOOD_SHARE = 0.5
-EVEN_SHARE, HOPELESS_K_HAT = 0.95, 1.0
-"""Weights this even hardly move a mean, even if their tail is heavier than k̂ = 0.7; beyond 1 they have no mean."""
+GOOD_K_HAT, RELIABLE_K_HAT, HOPELESS_K_HAT = 0.5, 0.7, 1.0
+"""Tail index of importance weights: finite variance, usable after smoothing, no finite mean (Vehtari et al. 2024)."""
+GOOD_SHARE, EVEN_SHARE = 0.5, 0.95
+"""Effective share at which q fits p well, and at which weights hardly move a mean even if k̂ exceeds 0.7."""
 MEAN_SHIFT, LOG_SPREAD_SHIFT = 0.1, 0.2
-FEW_EFFECTIVE = 100
-REJECTED = 0.01
+"""Largest shift of a mean (in sd) and of a log spread under weighting with which q is called good."""
+FEWEST_EFFECTIVE = 100
+"""Effective draws below which nothing more is said."""
+FEWEST_DRAWS = 100
+"""Draws below which the tail of their weights cannot be judged."""
+TOLERATED_REJECTED = 0.01
+"""Share of draws at which log p may be non-finite."""
+TOLERATED_MISSING = 0.02
+"""Missing share of the posterior below which nothing is reported."""
 FAR = 10.0
-"""So many times as far out as the draws are, log p should have fallen."""
+"""Log p must have fallen at points this many times as far out as the draws."""
 LEAST_FALL = math.log(FAR)
 """A density that falls like 1/r, or less, has no integral along its line."""
 TRUSTED_RHAT, DOUBTFUL_RHAT = 1.01, 1.05
 TRUSTED_ESS = 400
 NARROW, WIDE = 0.8, 1.25
-"""Spread of the draws over that of the posterior, from Stein's identity, where a method without density is believed."""
+"""Spread of the draws over that of the posterior, by Stein's identity, between which particles are believed."""
 MEAN_ERRORS = 4.0
-"""Standard errors of the mean score beyond which a mean is off; particles at rest have it at 0."""
+"""Standard errors of the mean score beyond which a mean is wrong; particles at rest have 0."""
 RULED_OUT = 0.01
-"""The kernel Stein test's p below which the draws are not the posterior's; particles at rest, evener than chance, have
-it far above."""
+"""Below this p-value of the kernel Stein test the draws are not the posterior's."""
 
 
 class Verdict(NamedTuple):
@@ -44,108 +49,109 @@ class Verdict(NamedTuple):
         return " ".join(f"{self.level.capitalize()}: {self.reason}. {self.remedy}".split())
 
 
-class Evidence(NamedTuple):
+class ImportanceSummary(NamedTuple):
     """What importance sampling from q says of q."""
 
     draws: int
     effective_share: float
     k_hat: float
     mean_shift: float
-    """The largest move of a mean under the weights, in standard deviations."""
+    """The largest shift of a mean under the weights, in standard deviations."""
     log_spread_shift: float
     """The largest |log| of the ratio of standard deviations."""
     missing: float | None
-    """The share of the posterior that q is seen to miss; None where nothing can be said."""
+    """The share of the posterior that q misses; None where there is nothing to compare with."""
     rejected: float
     density: str
     fall: float | None = None
-    """Nats by which log p is lower `FAR` times as far out along its flattest line; None if it was not measured."""
+    """By how many nats log p falls from the draws to `FAR` times as far out, along its flattest line, if measured."""
 
 
-def of_density(seen: Evidence) -> Verdict:
-    """For methods whose draws have a density."""
-    return next(_of_density(seen))
+def of_density(summary: ImportanceSummary) -> Verdict:
+    """Judge a method whose draws have a density."""
+    return next(_of_density(summary))
 
 
-def _of_density(seen: Evidence) -> Iterator[Verdict]:
-    """Reasons to doubt, the gravest first."""
-    effective = seen.effective_share * seen.draws
-    if seen.density == "invalid":
+def _of_density(summary: ImportanceSummary) -> Iterator[Verdict]:
+    """Yield reasons to doubt, the gravest first; "good" comes last."""
+    effective = summary.effective_share * summary.draws
+    if summary.density == "invalid":
         yield Verdict(
             "do not trust",
             "the generator folds, so its densities are invalid",
             "Use an injective generator such as Triangular.",
         )
-    if seen.rejected > REJECTED:
+    if summary.rejected > TOLERATED_REJECTED:
         yield Verdict(
             "do not trust",
-            f"log p is not finite at {seen.rejected:.1%} of the draws",
+            f"log p is not finite at {summary.rejected:.1%} of the draws",
             "Guard the log-density, transform a bounded coordinate, or use dtype='float64' where numbers underflow "
             "(target.debug() shows where).",
         )
-    if seen.fall is not None and seen.fall < LEAST_FALL:
+    if summary.fall is not None and summary.fall < LEAST_FALL:
         yield Verdict(
             "do not trust",
-            f"{FAR:.0f} times as far out as the draws log p is lower by {max(seen.fall, 0.0):.1f} nats only, along "
+            f"{FAR:.0f} times as far out as the draws log p is lower by {max(summary.fall, 0.0):.1f} nats only, along "
             "some line: it seems to have no integral, or the draws are far from it or far too narrow",
             "Give a prior to what the data do not determine, or fix it; where everything has one, train longer.",
         )
-    if seen.missing is not None and seen.missing > 0:
+    if summary.missing is not None and summary.missing > 0:
         yield Verdict(
             "do not trust",
-            f"the draws miss about {seen.missing:.0%} of the posterior",
+            f"the draws miss about {summary.missing:.0%} of the posterior",
             "Give a start near what is missed (initial=), or run NUTS with several chains; a fit with another key "
             "that does not see it does not disprove it.",
         )
-    heavy = not seen.k_hat <= RELIABLE_K_HAT
-    if heavy and seen.k_hat <= HOPELESS_K_HAT and seen.effective_share >= EVEN_SHARE:
+    heavy = not summary.k_hat <= RELIABLE_K_HAT
+    if heavy and summary.k_hat <= HOPELESS_K_HAT and summary.effective_share >= EVEN_SHARE:
         yield Verdict(
             "no fault seen",
-            f"weights are even (effective share {seen.effective_share:.2f}) but for a heavy tail "
-            f"(k̂ = {seen.k_hat:.2f}): means are right, but rare events may be under-represented",
+            f"weights are even (effective share {summary.effective_share:.2f}) but for a heavy tail "
+            f"(k̂ = {summary.k_hat:.2f}): means are right, but rare events may be under-represented",
             "Train longer (steps=) if tails matter.",
         )
-    few = effective < FEW_EFFECTIVE
-    if heavy or (few and seen.effective_share < GOOD_SHARE):
+    few = effective < FEWEST_EFFECTIVE
+    if heavy or (few and summary.effective_share < GOOD_SHARE):
         yield Verdict(
             "do not trust",
-            f"importance weights have k̂ = {seen.k_hat:.2f} and an effective share of {seen.effective_share:.2g}: "
+            f"importance weights have k̂ = {summary.k_hat:.2f} and an effective share of {summary.effective_share:.2g}: "
             "q is too far from p",
             "Train longer (steps=), reparameterise what is strongly bent (non-centred hierarchies), or run NUTS.",
         )
     if few:
         yield Verdict(
             "no fault seen",
-            f"{seen.draws} draws, {effective:.0f} of them effective, are too few to say more",
+            f"{summary.draws} draws, {effective:.0f} of them effective, are too few to say more",
             "Look at more of them: diagnose(draws=4_000, key=…).",
         )
-    if seen.density == "unverified":
+    if summary.density == "unverified":
         yield Verdict(
             "no fault seen",
             "no fold was seen, but the generator is not injective by construction",
             "Use an injective generator such as Triangular for densities that can be believed.",
         )
-    moved = seen.mean_shift > MEAN_SHIFT or seen.log_spread_shift > LOG_SPREAD_SHIFT
-    if moved or seen.effective_share < GOOD_SHARE:
+    moved = summary.mean_shift > MEAN_SHIFT or summary.log_spread_shift > LOG_SPREAD_SHIFT
+    if moved or summary.effective_share < GOOD_SHARE:
         yield Verdict(
             "usable with importance weights",
-            f"weighting moves a mean by {seen.mean_shift:.2f} sd and a spread by "
-            f"{math.expm1(seen.log_spread_shift):.0%} (effective share {seen.effective_share:.2f}, "
-            f"k̂ = {seen.k_hat:.2f})",
+            f"weighting moves a mean by {summary.mean_shift:.2f} sd and a spread by "
+            f"{math.expm1(summary.log_spread_shift):.0%} (effective share {summary.effective_share:.2f}, "
+            f"k̂ = {summary.k_hat:.2f})",
             "Use resample(n, key=…), or train longer.",
         )
     yield Verdict(
         "good",
-        f"q fits p (effective share {seen.effective_share:.2f}, k̂ = {seen.k_hat:.2f}), and weighting moves no mean by "
-        f"more than {seen.mean_shift:.2g} sd, no spread by more than {math.expm1(seen.log_spread_shift):.0%}",
+        f"q fits p (effective share {summary.effective_share:.2f}, k̂ = {summary.k_hat:.2f}), and weighting moves no "
+        f"mean by more than {summary.mean_shift:.2g} sd, no spread by more than "
+        f"{math.expm1(summary.log_spread_shift):.0%}",
         ""
-        if seen.missing is not None
-        else "Nothing but its own draws speaks for it: a mode never visited would not be seen.",
+        if summary.missing is not None
+        else "Nothing but its own draws speaks for it: a mode never visited would not be summary.",
     )
 
 
 def of_chains(rhat: float, ess: float, divergences: int) -> Verdict:
-    """For MCMC."""
+    """Judge Markov chains."""
     if not rhat <= DOUBTFUL_RHAT:
         return Verdict(
             "do not trust",
@@ -173,7 +179,7 @@ def of_particles(
     p_value: float | None,
     dim: int,
 ) -> Verdict:
-    """For methods whose draws have neither density nor chains."""
+    """Judge particles, whose draws have neither a density nor chains."""
     if stein_mean is None or stein_spread is None or p_value is None:
         return Verdict(
             "do not trust",

@@ -1,6 +1,6 @@
 """Where to start: a Gaussian in whose coordinates a posterior looks roughly standard normal.
 
-`pathfinder` lets Gaussians climb the ELBO from several points and joins the ends of their paths by importance
+`variational` lets Gaussians climb the ELBO from several points and joins the ends of their paths by importance
 sampling, after Pathfinder [1]. `laplace` takes the curvature on the way to a mode. `automatic` turns from the first
 to the second if no path ends anywhere finite. All three run once, on the host, in float64 wherever the log-density can
 be traced so; only the log-density and its derivatives are compiled.
@@ -31,4 +31,4 @@ from gpvi.initialization.result import NoPathError as NoPathError
 from gpvi.initialization.result import Report as Report
 from gpvi.initialization.search import automatic as automatic
 from gpvi.initialization.search import laplace as laplace
-from gpvi.initialization.search import pathfinder as pathfinder
+from gpvi.initialization.search import variational as variational

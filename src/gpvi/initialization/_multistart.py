@@ -87,7 +87,7 @@ class Search:
 def follow_paths(
     density: HostDensity, start: Vector, paths: int | None, rng: Generator
 ) -> Gaussian:
-    """The Gaussian of `gpvi.start.pathfinder`, from a point at which log p and its gradient are finite."""
+    """The Gaussian of `gpvi.start.variational`, from a point at which log p and its gradient are finite."""
     dim = len(start)
     first = fit_width(density, Normal(start, np.eye(dim)), rng, range(-40, 41))
     if first is None:
@@ -117,7 +117,7 @@ def _result(density: HostDensity, search: Search, widest: float, rng: Generator)
     joined = _unless_singular(join, density, search.ends, rng) or Joined(search.ends[best].normal)
     normal = narrow_to_support(density, joined.normal, rng) or joined.normal
     report = Report(
-        kind="pathfinder",
+        kind="variational",
         elbos=tuple(search.elbos),
         distinct=tuple(search.distinct),
         chosen=search.distinct[best],

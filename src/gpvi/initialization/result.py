@@ -28,7 +28,7 @@ class Report(NamedTuple):
     log_evidence_se: its standard error; infinite if nothing was weighted.
     """
 
-    kind: Literal["pathfinder", "laplace"]
+    kind: Literal["variational", "laplace"]
     elbos: tuple[float, ...]
     distinct: tuple[int, ...]
     chosen: int
@@ -49,7 +49,7 @@ class Report(NamedTuple):
             return f"laplace: {best}"
         joined = f"weights (p/q)^{self.tempering:.2g}, effective share {self.effective_share:.2g}"
         places = f"{self.paths} paths to {len(self.distinct)} places, best {best}, {joined}"
-        return f"pathfinder: {places}{'; still widening, improper?' if self.flat else ''}"
+        return f"variational: {places}{'; still widening, improper?' if self.flat else ''}"
 
 
 class Gaussian(eqx.Module):

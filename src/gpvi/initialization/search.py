@@ -19,14 +19,14 @@ from gpvi.initialization.result import Gaussian, NoPathError
 
 
 def automatic(log_density: LogDensity, start: ArrayLike, *, key: PRNGKeyArray) -> Gaussian:
-    """The Gaussian of `pathfinder`, or that of `laplace` if no path ends anywhere finite."""
+    """The Gaussian of `variational`, or that of `laplace` if no path ends anywhere finite."""
     try:
-        return pathfinder(log_density, start, key=key)
+        return variational(log_density, start, key=key)
     except NoPathError:
         return laplace(log_density, start, key=key)
 
 
-def pathfinder(
+def variational(
     log_density: LogDensity, start: ArrayLike, *, key: PRNGKeyArray, paths: int | None = None
 ) -> Gaussian:
     """The mean and covariance of the posterior, from Gaussians that climb the ELBO and importance sampling.

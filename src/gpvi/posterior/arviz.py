@@ -6,10 +6,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from gpvi.diagnostics.importance import smoothed_log_weights
 from gpvi.errors import InputError, NotAvailableError
+from gpvi.posterior.approximation import ExportedDraws
 from gpvi.targets.coordinate_names import path_name
 from gpvi.targets.target import Target
 
@@ -35,23 +36,17 @@ def named(target: Target, x: Float[Array, "n d"]) -> PyTree:
 
 def to_arviz(
     target: Target,
-    x: Float[Array, "n d"],
+    drawn: ExportedDraws,
     *,
-    log_p: Float[Array, " n"],
-    log_q: Float[Array, " n"] | None,
-    divergent: Bool[Array, " n"] | None,
-    chains: int,
     key: PRNGKeyArray,
     predictive: bool,
     log_likelihood: bool,
     attributes: Mapping[str, str | float],
 ) -> Any:
-    """Draws of a posterior as ArviZ' InferenceData, or as an xarray DataTree for ArviZ ≥ 1.
-
-    The rows of x are draw-major: row i·c + j is draw i of chain j.
-    """
+    """Return the draws as ArviZ' InferenceData, or as an xarray DataTree for ArviZ ≥ 1."""
+    x, chains = drawn.x, drawn.chains
     groups: Groups = {"posterior": flat(named(target, x))}
-    groups["sample_stats"], k_hat = _statistics(log_p, log_q, divergent)
+    groups["sample_stats"], k_hat = _statistics(drawn)
     model = target.model
     if model is not None and predictive:
         keys = jax.random.split(key, len(x))
@@ -92,17 +87,15 @@ def check(target: Target, draws: int, *, predictive: bool, log_likelihood: bool)
             )
 
 
-def _statistics(
-    log_p: Float[Array, " n"], log_q: Float[Array, " n"] | None, divergent: Bool[Array, " n"] | None
-) -> tuple[dict[str, np.ndarray], float | None]:
-    """log p, and where there is a density log q with the smoothed weights of p/q and their k̂."""
-    statistics = {"lp": np.asarray(log_p)}
-    if divergent is not None:
-        statistics["diverging"] = np.asarray(divergent)
-    if log_q is None:
+def _statistics(drawn: ExportedDraws) -> tuple[dict[str, np.ndarray], float | None]:
+    """Return log p and divergences, and for draws with a density log q, the smoothed weights of p/q and their k̂."""
+    statistics = {"lp": np.asarray(drawn.log_p)}
+    if drawn.divergent is not None:
+        statistics["diverging"] = np.asarray(drawn.divergent)
+    if drawn.log_q is None:
         return statistics, None
-    log_weights, k_hat = smoothed_log_weights(log_p - log_q)
-    statistics |= {"lp_q": np.asarray(log_q), "log_weight": np.asarray(log_weights)}
+    log_weights, k_hat = smoothed_log_weights(drawn.log_p - drawn.log_q)
+    statistics |= {"lp_q": np.asarray(drawn.log_q), "log_weight": np.asarray(log_weights)}
     return statistics, float(k_hat)
 
 

@@ -1,29 +1,37 @@
-"""How a training went, as a posterior and its file keep it."""
+"""How a training run went, as a posterior and its file keep it."""
 
 import dataclasses
 
 import numpy as np
 
-from gpvi.diagnostics.missing_mass import FromStart
-
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """How the training went."""
+    """How a training run went.
+
+    Parameters
+    ----------
+    steps, planned
+        Steps taken, and steps planned. They differ after Ctrl-C, a failure, or a callback that stopped the run.
+    seconds
+        Wall-clock time of the steps.
+    history
+        Every reported term, such as "elbo" or "gradient_norm", with one value per step.
+    notes
+        What the user should know of the run, each also given as a warning.
+    chosen
+        What the library chose by itself, and why training stopped.
+    interrupted
+        Whether Ctrl-C ended it. Files do not keep this.
+    unfinished
+        Whether a run with a checkpoint would take further steps, as after Ctrl-C. Files do not keep this.
+    """
 
     steps: int
     planned: int
     seconds: float
     history: dict[str, np.ndarray]
-    """Each reported term, one value for each step."""
     notes: tuple[str, ...] = ()
-    start: str = ""
-    """Where it began."""
     chosen: str = ""
-    """What the library chose, and why training stopped."""
-    evidence: FromStart | None = None
-    """log Z as the start estimated it."""
     interrupted: bool = False
-    """Whether Ctrl-C ended it; not kept in files."""
     unfinished: bool = False
-    """Whether steps are left that a run with a checkpoint would still take, as after Ctrl-C; not kept in files."""

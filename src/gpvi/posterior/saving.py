@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 
 from gpvi import specs
 from gpvi._inputs import precision
-from gpvi.diagnostics.missing_mass import FromStart
+from gpvi.diagnostics.missing_mass import InitialEvidence
 from gpvi.errors import StorageError
 from gpvi.generators import AbstractGenerator, Triangular
 from gpvi.generators.triangular import HEAD
@@ -23,6 +23,7 @@ from gpvi.methods import Method
 from gpvi.methods.carriers import Particles, Sampler
 from gpvi.persistence import format as storage
 from gpvi.posterior.history import Training
+from gpvi.posterior.start import Start
 from gpvi.targets.coordinates import Affine
 from gpvi.targets.target import Target
 
@@ -42,7 +43,7 @@ class Saved(NamedTuple):
 
     method: Method
     model: AbstractGenerator | Particles
-    affine: Affine
+    start: Start
     names: tuple[str, ...]
     training: Training
     auxiliary: PyTree
@@ -55,8 +56,9 @@ def write(saved: Saved, directory: str | os.PathLike[str]) -> None:
 
 def to_document(saved: Saved, listed: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What is written of a posterior, with at most `listed` names in the document."""
-    training, location = saved.training, saved.affine.location
-    parts = (saved.model, saved.affine, saved.auxiliary)
+    training, start = saved.training, saved.start
+    location = start.affine.location
+    parts = (saved.model, start.affine, saved.auxiliary)
     arrays = {name: np.asarray(leaf) for name, leaf in _named_arrays(parts)}
     history = {f"history/{name}": values for name, values in training.history.items()}
     names = list(saved.names)
@@ -67,15 +69,15 @@ def to_document(saved: Saved, listed: int) -> tuple[dict[str, Any], dict[str, np
         "dim": len(location),
         "dtype": np.dtype(location.dtype).name,
         "names": names if len(names) <= listed else None,
-        "affine": "diagonal" if saved.affine.scale.ndim == 1 else "dense",
+        "affine": "diagonal" if start.affine.scale.ndim == 1 else "dense",
         "training": {
             "steps": training.steps,
             "planned": training.planned,
             "seconds": training.seconds,
             "notes": list(training.notes),
-            "start": training.start,
+            "start": start.report,
             "chosen": training.chosen,
-            "evidence": training.evidence,
+            "evidence": start.evidence,
             "history": list(training.history),
         },
     }
@@ -132,14 +134,12 @@ def from_document(
         seconds=training["seconds"],
         history=history,
         notes=tuple(training["notes"]),
-        start=training["start"],
         chosen=training.get("chosen", ""),
-        evidence=FromStart.read(training.get("evidence")),
     )
     _expect(type(record.steps) is int and type(record.planned) is int, "training.steps do not fit")
     _expect(isinstance(record.seconds, int | float), "training.seconds does not fit")
     _expect(
-        all(isinstance(text, str) for text in (*record.notes, record.start, record.chosen)),
+        all(isinstance(text, str) for text in (*record.notes, training["start"], record.chosen)),
         "notes do not fit",
     )
     _expect(
@@ -149,7 +149,8 @@ def from_document(
         method = _as_saved(method, dim, arrays)
         parts = _filled(method, dim, np.dtype(dtype), document["affine"], arrays)
     model, affine, auxiliary = parts
-    return Saved(method, model, affine, names, record, auxiliary)
+    start = Start(affine, training["start"], InitialEvidence.from_json(training.get("evidence")))
+    return Saved(method, model, start, names, record, auxiliary)
 
 
 def _as_saved(method: Method, dim: int, arrays: dict[str, np.ndarray]) -> Method:

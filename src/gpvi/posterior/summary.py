@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-from gpvi.diagnostics import mcmc as convergence
+from gpvi.diagnostics import mcmc
 from gpvi.errors import InputError
 from gpvi.targets.coordinate_names import entries
 
@@ -62,17 +62,21 @@ class Summary:
 
 def summarise(
     named: Mapping[str, Shaped[np.ndarray, "n ..."]],
-    by_chain: Callable[[np.ndarray], Any] | None,
+    by_chain: Callable[[np.ndarray], Any],
 ) -> Summary:
-    """The table of arrays whose first axis is that of the draws; `by_chain` splits it into (chains, draws)."""
+    """Tabulate arrays whose first axis is that of the draws.
+
+    `by_chain` adds an axis for Markov chains, or returns None if the draws form none.
+    """
     names = [name for key, values in named.items() for name in entries(key, values.shape[1:])]
     x = np.concatenate(
         [np.asarray(v, np.float64).reshape(len(v), -1) for v in named.values()], axis=1
     )
     columns = {"mean": x.mean(0), "sd": x.std(0)}
     columns |= dict(zip(QUANTILES, np.quantile(x, list(QUANTILES.values()), axis=0), strict=True))
-    if by_chain is not None:
-        mixed = convergence.summary(by_chain(x))
+    chains = by_chain(x)
+    if chains is not None:
+        mixed = mcmc.summary(chains)
         columns |= {"R̂": mixed.rhat, "ESS": np.minimum(mixed.ess_bulk, mixed.ess_tail)}
     return Summary(tuple(names), columns, len(x))
 

@@ -54,7 +54,7 @@ def check_arguments(
     elif isinstance(init, jax.Array | np.ndarray):
         _check_points(init, method, target)
     elif init is not None:
-        require_choice(init, ("auto", "pathfinder", "laplace"), "init")
+        require_choice(init, ("auto", "variational", "laplace"), "init")
 
 
 def check_watching(callbacks: Any, checkpoint: Any, every: Any) -> None:

@@ -55,7 +55,7 @@ def fit(
     batch_size: int | None = None,
     progress: bool | Meter = True,
     callbacks: Sequence[Callback] = (),
-    init: Literal["auto", "pathfinder", "laplace"]
+    init: Literal["auto", "variational", "laplace"]
     | Posterior
     | Float[Array | np.ndarray, "n d"]
     | None = "auto",
@@ -77,7 +77,7 @@ def fit(
     progress: a bar, silence, or a `gpvi.progress.Meter`.
     callbacks: called after each chunk of steps with an `Event`.
     init: where to start. "auto" finds a Gaussian that brings the posterior near the standard normal (for d ≤ 1000 and
-        a target without starting points of its own, which networks have); "pathfinder" and "laplace" name the way; None
+        a target without starting points of its own, which networks have); "variational" and "laplace" name the way; None
         keeps the coordinates as they are around `target.initial`; a `Posterior` is continued; and an array of points,
         (n, d), is where the particles of a particle method start.
     checkpoint: a directory. The run is saved there as it goes, and the same call goes on from the newest good save, bit
@@ -252,7 +252,7 @@ def fit_seeds(
     optimizer: optax.GradientTransformation | None = None,
     batch_size: int | None = None,
     progress: bool | Meter = True,
-    init: Literal["auto", "pathfinder", "laplace"] | Sequence[Posterior] | None = "auto",
+    init: Literal["auto", "variational", "laplace"] | Sequence[Posterior] | None = "auto",
     checkpoint: str | os.PathLike[str] | None = None,
     every: int | None = None,
     mesh: Mesh | int | None = None,

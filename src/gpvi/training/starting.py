@@ -43,7 +43,9 @@ def started(target: Target, method: Method, init: Any, *, key: PRNGKeyArray) -> 
     from gpvi import initialization as start
 
     assert isinstance(init, str)
-    find = {"auto": start.automatic, "pathfinder": start.pathfinder, "laplace": start.laplace}[init]
+    find = {"auto": start.automatic, "variational": start.variational, "laplace": start.laplace}[
+        init
+    ]
     some, log_density, seen = target.sample(), target.log_density, ""
     if some is not None:
         log_density = jax.tree_util.Partial(log_density, batch=some)

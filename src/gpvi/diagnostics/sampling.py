@@ -11,7 +11,7 @@ from gpvi.targets.density import Density
 
 @eqx.filter_jit
 def draw(generator: AbstractGenerator, n: int, key: PRNGKeyArray) -> Float[Array, "n d"]:
-    """n draws."""
+    """Return n draws x = f(z), z ~ N(0, I)."""
     return jax.vmap(generator)(standard_normal(generator, n, key=key))
 
 
@@ -19,7 +19,7 @@ def draw(generator: AbstractGenerator, n: int, key: PRNGKeyArray) -> Float[Array
 def draw_with_density(
     generator: AbstractGenerator, n: int, key: PRNGKeyArray
 ) -> tuple[Float[Array, "n d"], Float[Array, " n"], Float[Array, " n"]]:
-    """n draws, log q of each (Eq. 1), and the sign of det J there."""
+    """Return n draws, log q of each (Eq. 1), and the sign of det J there."""
     z = standard_normal(generator, n, key=key)
     x, sign, log_det = jax.vmap(generator.transform_and_log_det)(z)
     return x, jax.vmap(log_standard_normal)(z) - log_det, sign
@@ -27,12 +27,12 @@ def draw_with_density(
 
 @eqx.filter_jit
 def log_prob(generator: AbstractGenerator, x: Float[Array, "n d"]) -> Float[Array, " n"]:
-    """log q at the rows of x, for a generator that inverts exactly."""
+    """Return log q at the rows of x, for a generator with an exact inverse."""
     z = jax.vmap(generator.inverse)(x)
     return jax.vmap(log_standard_normal)(z) - jax.vmap(generator.log_det)(z)[1]
 
 
 @eqx.filter_jit
-def log_densities(target: Density, x: Float[Array, "n d"]) -> Float[Array, " n"]:
-    """log p at the rows of x."""
-    return target.log_densities(x)
+def log_densities(density: Density, x: Float[Array, "n d"]) -> Float[Array, " n"]:
+    """Return log p at the rows of x."""
+    return density.log_densities(x)

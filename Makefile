@@ -1,5 +1,6 @@
 PYTHON ?= python3
 WORKERS ?= 2
+PART ?=
 ARGS ?=
 
 VENV := .venv
@@ -20,8 +21,8 @@ help: ## Show this list
 test: $(DEV) ## Run the tests that take seconds
 	$(PYTEST) -m "not slow" $(ARGS)
 
-test-slow: $(DEV) ## Run the tests that take minutes
-	$(PYTEST) -m slow $(ARGS)
+test-slow: $(DEV) ## Run the tests that take minutes; with PART=3, the third part of them
+	$(PYTEST) -m slow $(if $(PART),--part $(PART)) $(ARGS)
 
 lint: $(DEV) ## Check style, formatting and types
 	$(BIN)/ruff check .

@@ -1,14 +1,18 @@
 """Fixtures of every test: keys that never repeat within a test, and double precision for the oracles."""
 
 import gc
+import importlib.util
 import itertools
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import hypothesis
 import jax
 import pytest
+
+from selection import PARTS, number, part
 
 COMPUTING = "--xla_backend_optimization_level=1"
 """For tests that take minutes."""
@@ -17,17 +21,64 @@ COMPILING = "--xla_backend_optimization_level=0"
 OLDER_EMITTERS = "--xla_cpu_use_fusion_emitters=false"
 """Slower code, sooner: with it such tests take half of their time."""
 
-hypothesis.settings.register_profile("gpvi", hypothesis.settings(), deadline=None)
+hypothesis.settings.register_profile(
+    "gpvi",
+    hypothesis.settings(),
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("gpvi")
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--part",
+        type=int,
+        metavar="N",
+        help=f"leave out the slow tests of all parts but one of {PARTS}; after the last comes the first again",
+    )
+
+
+def pytest_report_header(config):
+    chosen = config.getoption("part")
+    return None if chosen is None else f"slow tests: part {number(chosen)} of {PARTS}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Keep the slow tests of the part that was asked for."""
+    chosen = config.getoption("part")
+    if chosen is None:
+        return
+    others = [
+        item
+        for item in items
+        if item.get_closest_marker("slow") and part(item.nodeid) != number(chosen)
+    ]
+    config.hook.pytest_deselected(items=others)
+    left_out = set(others)
+    items[:] = [item for item in items if item not in left_out]
+
+
 def pytest_configure(config):
-    """Choose how XLA compiles: it reads its flags when the first array is made."""
+    """Choose how XLA compiles, and which source the processes that tests start import.
+
+    XLA reads its flags when the first array is made.
+    """
     if hasattr(config, "workerinput"):
         return  # a worker has the environment of its parent
     flags = [os.environ.get("XLA_FLAGS", "")]
     flags.append(COMPUTING if config.getoption("markexpr") == "slow" else in_haste())
     os.environ["XLA_FLAGS"] = " ".join(flags)
+    paths = [str(source()), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+
+
+def source() -> Path:
+    """The folder of the `gpvi` under test, which is not imported yet: its array types are checked once it is."""
+    found = importlib.util.find_spec("gpvi")
+    assert found is not None and found.origin is not None
+    return Path(found.origin).parents[1]
 
 
 def in_haste() -> str:

@@ -1,8 +1,8 @@
-"""Compiled programs kept on disk, so that the next process need not compile them again.
+"""Keep compiled programs on disk, so that the next process need not compile them again.
 
-This is JAX's own compilation cache, told to keep everything: by default it leaves out what compiles in less than a
-second, and a fit has some hundred such programs. It changes the settings of JAX for the whole process, which is why
-nothing here does it unasked.
+This is JAX's own compilation cache, set to keep every program. By default JAX leaves out programs that compile in less
+than a second, and a fit has about a hundred of those. The settings apply to the whole process, so the library changes
+them only when `use` is called.
 """
 
 import os
@@ -14,17 +14,50 @@ from gpvi.errors import StorageError
 
 
 def default_directory() -> Path:
-    """Where JAX is told to keep programs (JAX_COMPILATION_CACHE_DIR), else the user's directory for caches."""
+    """Return the directory in which `use` keeps compiled programs if it is given none.
+
+    Returns
+    -------
+    pathlib.Path
+        The value of the environment variable JAX_COMPILATION_CACHE_DIR if it is set. Otherwise `gpvi/programs` in the
+        user's directory for caches, which is XDG_CACHE_HOME or `~/.cache`.
+
+    Examples
+    --------
+    >>> gpvi.cache.default_directory().name
+    'programs'
+    """
     told = os.environ.get("JAX_COMPILATION_CACHE_DIR")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(told) if told else Path(base) / "gpvi" / "programs"
 
 
 def use(directory: str | os.PathLike[str] | None = None) -> Path:
-    """Keep compiled programs in `directory` from now on, and take those that are there.
+    """Keep compiled programs in a directory from now on, and reuse those that are already there.
 
-    Give each kind of machine its own: programs are compiled for the processor at hand. Entries may be deleted at any
-    time; JAX_COMPILATION_CACHE_MAX_SIZE bounds their bytes.
+    Programs are compiled for one kind of processor: give each kind of machine a directory of its own. Entries may be
+    deleted at any time, and JAX_COMPILATION_CACHE_MAX_SIZE limits their total size in bytes.
+
+    Parameters
+    ----------
+    directory
+        Where to keep the programs; it is created if it does not exist. None chooses `default_directory()`.
+
+    Returns
+    -------
+    pathlib.Path
+        The directory.
+
+    Raises
+    ------
+    gpvi.errors.StorageError
+        If the directory cannot be created.
+
+    Examples
+    --------
+    >>> gpvi.cache.use("programs").name
+    'programs'
+    >>> jax.config.update("jax_compilation_cache_dir", None)  # stop using it
     """
     path = default_directory() if directory is None else Path(directory)
     try:

@@ -9,7 +9,7 @@ import pytest
 
 import gpvi
 from gpvi._compute.operation_counts import EXPENSIVE, LEAST, operations
-from gpvi.diagnostics import missing_mass as coverage
+from gpvi.diagnostics import missing_mass
 from gpvi.errors import InputError, TrainingWarning
 from gpvi.generators import SplineFlow, Triangular
 from gpvi.initialization import _candidates as beginnings
@@ -18,8 +18,11 @@ from gpvi.initialization import variational
 from gpvi.initialization._evaluation import BATCH, THRIFT, HostDensity
 from gpvi.targets import density
 from gpvi.training import program
-from gpvi.training.fit import THRIFTY, planned
-from gpvi.training.program import LONGEST_CHUNK, answering
+from gpvi.training.preparation import (
+    THRIFTY,
+    planned,
+)
+from gpvi.training.program import LONGEST_CHUNK, limit_chunk_time
 
 KEY = jax.random.key(0)
 SMALL = gpvi.GPVI(generator=Triangular(head=SplineFlow(2, 4, 5.0, 8)), particles=16)
@@ -120,7 +123,7 @@ class TestChoice:
             assert plan.method == gpvi.GPVI()
             assert plan.rounds == (500, 1_000, 2_000, 4_000)
             state = SMALL.init(one, plan.optimizer, key=KEY)
-            assert answering(plan, one, state) is plan
+            assert limit_chunk_time(plan, one, state) is plan
             assert plan.longest == LONGEST_CHUNK
             assert HostDensity(one.log_density, one.dim).thrift == 1
 
@@ -191,14 +194,16 @@ class TestSearch:
 
     def test_fewer_proposals_look_for_what_is_missed(self, monkeypatch):
         asked = []
-        wide = coverage._wide_evidence
+        wide = missing_mass._wide_gaussian_weights
         monkeypatch.setattr(
-            coverage,
-            "_wide_evidence",
+            missing_mass,
+            "_wide_gaussian_weights",
             lambda target, n, key: (asked.append(n), wide(target, n, key))[1],
         )
-        found = [coverage.outside_evidence(target(f), key=KEY) for f in (gaussian, costly)]
-        assert asked == [coverage.PROPOSALS, coverage.FEW_PROPOSALS]
+        found = [
+            missing_mass.wide_gaussian_evidence(target(f), key=KEY) for f in (gaussian, costly)
+        ]
+        assert asked == [missing_mass.PROPOSALS, missing_mass.FEW_PROPOSALS]
         for one in found:
             assert one is not None
             assert one.log_evidence == pytest.approx(np.log(2 * np.pi), abs=4 * one.se)
@@ -232,9 +237,9 @@ class TestChunks:
         state = SMALL.init(one, plan.optimizer, key=KEY)
         each = operations(jax.value_and_grad(costly), vector(2)) * 16
         monkeypatch.setattr(program, "AT_A_TIME", 6 * each)
-        assert 4 <= answering(plan, one, state).longest <= 6
+        assert 4 <= limit_chunk_time(plan, one, state).longest <= 6
         monkeypatch.setattr(program, "AT_A_TIME", each / 100)
-        assert answering(plan, one, state).chunk[0] == 2
+        assert limit_chunk_time(plan, one, state).chunk[0] == 2
 
     def test_an_interrupt_is_answered_after_two_steps(self, all_expensive, monkeypatch):
         monkeypatch.setattr(program, "AT_A_TIME", 1)

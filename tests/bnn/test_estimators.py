@@ -27,6 +27,7 @@ from gpvi.errors import InputError, UnknownOptionError
 from gpvi.methods.carriers import Particles
 from gpvi.posterior.history import Training
 from gpvi.posterior.posterior import Posterior
+from gpvi.posterior.start import Start
 from gpvi.targets.coordinates import Affine
 
 KEY = jax.random.key(0)
@@ -81,7 +82,7 @@ def untrained(monkeypatch):
         points = target.starting_points(3, key=options["key"])
         affine = Affine.identity(target.dim, target.dtype)
         return Posterior(
-            method, Particles(points), affine, target.names, Training(0, 0, 0.0, {}), target
+            method, Particles(points), Start(affine), target.names, Training(0, 0, 0.0, {}), target
         )
 
     def begin_all(targets, method, *, key, init="auto", **options):
@@ -627,7 +628,7 @@ def test_partial_fit_learns_from_both_halves():
     y = np.where(X[:, 0] < 0, 4 * X[:, 0], 0.2 * -X[:, 0])
     parts = quick(bnn.BayesianMLPRegressor, hidden_layer_sizes=8)
     parts.partial_fit(X[:20], y[:20]).partial_fit(X[20:], y[20:])
-    assert parts.posterior_.training.start == "continued from a posterior"
+    assert parts.posterior_.start.report == "continued from a posterior"
     assert parts.predict([[-0.9]]) < -2 < parts.predict([[0.9]])
 
 

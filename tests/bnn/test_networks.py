@@ -23,6 +23,7 @@ from gpvi.generators import AffineFlow, SplineFlow, Triangular
 from gpvi.methods.carriers import Particles
 from gpvi.posterior.history import Training
 from gpvi.posterior.posterior import Posterior
+from gpvi.posterior.start import Start
 from gpvi.targets.coordinates import Affine, Whitened
 from selection import slow, some_slow
 
@@ -928,7 +929,7 @@ def posterior_of(network, extra=0, seed=0, spread=0.3):
     centre = jnp.concatenate([network.init(jax.random.key(seed)), jnp.full(extra, -1.0)])
     affine = Affine(centre, jnp.ones(dim))
     names = tuple(map(str, range(dim)))
-    return Posterior(GPVI(spec), generator, affine, names, Training(0, 0, 0.0, {}))
+    return Posterior(GPVI(spec), generator, Start(affine), names, Training(0, 0, 0.0, {}))
 
 
 KINDS = {
@@ -1134,7 +1135,7 @@ class TestPredictive:
         table = jax.vmap(network.init)(jax.random.split(KEY, 6))
         identity = Affine.identity(network.size, jnp.float32)
         particles = Posterior(
-            base.method, Particles(table), identity, base.names, Training(0, 0, 0.0, {})
+            base.method, Particles(table), Start(identity), base.names, Training(0, 0, 0.0, {})
         )
         own = bnn.Predictive(particles, network, bnn.Gaussian(0.1))
         out = np.stack([network.apply(flat, jnp.asarray(X, jnp.float32)) for flat in table])

@@ -15,6 +15,7 @@ from gpvi.methods import SVGD
 from gpvi.methods.carriers import Particles
 from gpvi.posterior.history import Training
 from gpvi.posterior.posterior import Posterior
+from gpvi.posterior.start import Start
 from gpvi.targets.coordinates import Affine
 
 KEY = jax.random.key(0)
@@ -42,7 +43,11 @@ def constants(values, likelihood, dtype=np.float64):
     network = bnn.mlp((1, 1))
     table = jnp.asarray(np.stack([np.zeros_like(values), values], 1), dtype)
     posterior = Posterior(
-        SVGD(), Particles(table), Affine.identity(2, dtype), ("b", "w"), Training(0, 0, 0.0, {})
+        SVGD(),
+        Particles(table),
+        Start(Affine.identity(2, dtype)),
+        ("b", "w"),
+        Training(0, 0, 0.0, {}),
     )
     return bnn.Predictive(posterior, network, likelihood)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cases import Shape, built, conditioned, perturbed
-from gpvi.diagnostics.importance import fold_fraction
+from gpvi.diagnostics.folding import fold_fraction
 from gpvi.generators import AbstractGenerator, SplineFlow, Triangular
 from gpvi.generators.gaussian import LinearMap
 
@@ -92,7 +92,6 @@ def test_zero_for_a_reflection(getkey):
     assert fold_fraction(signs) == 0
 
 
-@pytest.mark.slow
 def test_zero_for_a_spline_that_reflects(getkey):
     """In two dimensions each layer swaps the coordinates, so an odd number of them is a reflection."""
     head = SplineFlow(layers=1, knots=3, width=4)

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from gpvi.diagnostics.diagnosis import Diagnosis
+from gpvi.diagnostics.folding import conditioning
 from gpvi.diagnostics.importance import (
-    conditioning,
     effective_share,
     importance,
-    maximum_mean_discrepancy,
     smoothed_log_weights,
     weighting,
 )
+from gpvi.diagnostics.two_sample import maximum_mean_discrepancy
 from gpvi.diagnostics.verdict import Verdict
 from gpvi.errors import InputError
 from gpvi.generators import Triangular
@@ -204,7 +204,6 @@ def test_a_tail_of_ties_has_no_pareto_law(rise, k_hat):
     assert float(jax.nn.logsumexp(log_weights)) == pytest.approx(0, abs=1e-5)
 
 
-@pytest.mark.slow
 def test_mmd_is_that_of_two_gaussians():
     """E exp(−‖a − b‖²/h) of a − b ~ N(m, v I) is Π (1 + 2v/h)^{−1/2} exp(−m²/(h + 2v))."""
     rng = np.random.default_rng(0)

@@ -11,16 +11,16 @@ import pytest
 import gpvi
 from gpvi.diagnostics.importance import importance
 from gpvi.diagnostics.missing_mass import (
-    FromStart,
-    Outside,
-    inside_evidence,
-    missing,
-    outside_evidence,
+    InitialEvidence,
+    ReferenceEvidence,
+    missing_mass,
+    wide_gaussian_evidence,
 )
 from gpvi.generators import Linear
 from gpvi.generators.gaussian import LinearMap
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.targets.preflight import rounded
+from gpvi.training.stopping import importance_of_draws
 
 
 def two_modes(x):
@@ -42,31 +42,31 @@ def test_a_generator_on_one_mode_is_seen_to_miss_the_other():
     density = whitened(two_modes, mean, sd)
     one_mode = Linear().build(1, key=jax.random.key(0), dtype=jnp.float32)
     one_mode = LinearMap(one_mode.weight / sd, one_mode.bias + (3 - mean) / sd)
-    outside = outside_evidence(density, key=jax.random.key(1))
-    inside = inside_evidence(density, one_mode, key=jax.random.key(2))
+    outside = wide_gaussian_evidence(density, key=jax.random.key(1))
+    inside = importance_of_draws(density, one_mode, key=jax.random.key(2))
     assert outside is not None
     assert abs(outside.log_evidence) < 4 * outside.se
     assert inside.effective_share > 0.5, "from inside most looks well"
-    assert missing(inside, outside, dtype=SINGLE) == pytest.approx(0.3, abs=0.03)
+    assert missing_mass(inside, outside, dtype=SINGLE) == pytest.approx(0.3, abs=0.03)
 
 
 def test_an_exact_generator_misses_nothing():
     density = whitened(lambda x: -0.5 * ((x[0] - 5) / 2) ** 2, 5.0, 2.0)
     exact = Linear().build(1, key=jax.random.key(0), dtype=jnp.float32)
-    outside = outside_evidence(density, key=jax.random.key(1))
-    inside = inside_evidence(density, exact, key=jax.random.key(2))
+    outside = wide_gaussian_evidence(density, key=jax.random.key(1))
+    inside = importance_of_draws(density, exact, key=jax.random.key(2))
     assert inside.log_evidence == pytest.approx(np.log(2 * np.sqrt(2 * np.pi)), abs=1e-3)
-    assert missing(inside, outside, dtype=SINGLE) == 0.0
+    assert missing_mass(inside, outside, dtype=SINGLE) == 0.0
 
 
 def test_in_many_dimensions_nothing_is_claimed():
     target = gpvi.Target(lambda x: -0.5 * (x**2).sum(), dim=60)
     density = Whitened(target, Affine.identity(60, jnp.float32))
     exact = Linear().build(60, key=jax.random.key(0), dtype=jnp.float32)
-    outside = outside_evidence(density, key=jax.random.key(1))
+    outside = wide_gaussian_evidence(density, key=jax.random.key(1))
     assert outside is None
-    inside = inside_evidence(density, exact, key=jax.random.key(2))
-    assert missing(inside, outside, dtype=SINGLE) is None
+    inside = importance_of_draws(density, exact, key=jax.random.key(2))
+    assert missing_mass(inside, outside, dtype=SINGLE) is None
 
 
 def apart(x):
@@ -80,7 +80,7 @@ def test_the_start_remembers_modes_that_training_loses(tmp_path):
     target = gpvi.Target(apart, dim=1)
     one_mode = gpvi.GPVI(generator=gpvi.generators.Linear(), particles=64)
     posterior = gpvi.fit(target, one_mode, key=jax.random.key(0), steps=2_000, progress=False)
-    known = posterior.training.evidence
+    known = posterior.start.evidence
     assert known is not None
     assert known.log_evidence == pytest.approx(0, abs=5 * known.se)
     found = posterior.diagnose(key=jax.random.key(1))
@@ -88,21 +88,20 @@ def test_the_start_remembers_modes_that_training_loses(tmp_path):
     assert found.verdict.level == "do not trust"
     posterior.save(tmp_path / "saved")
     loaded = gpvi.load(tmp_path / "saved")
-    assert loaded.training.evidence == known
+    assert loaded.start.evidence == known
     assert loaded.with_target(target).diagnose(key=jax.random.key(1)).missing == found.missing
 
 
-@pytest.mark.slow
 def test_what_the_start_saw_is_not_held_against_another_target():
     target = gpvi.Target(lambda x: -0.5 * (x**2).sum(), dim=50)
     higher = gpvi.Target(lambda x: 3 - 0.5 * (x**2).sum(), dim=50)
     method = gpvi.MeanFieldVI()
     posterior = gpvi.fit(target, method, key=jax.random.key(0), steps=100, progress=False)
     density = [Whitened(each, posterior.affine) for each in (target, higher)]
-    known = posterior.training.evidence
+    known = posterior.start.evidence
     assert known is not None
-    assert known.evidence(density[0]) is not None
-    assert known.evidence(density[1]) is None
+    assert known.reference(density[0]) is not None
+    assert known.reference(density[1]) is None
     assert posterior.with_target(higher).diagnose(key=jax.random.key(1)).missing is None
 
 
@@ -113,17 +112,17 @@ def test_a_start_in_a_hole_of_the_density_remembers_nothing():
         return jnp.where(jnp.abs(x[0]) < 0.1, -jnp.inf, -0.5 * x[0] ** 2)
 
     density = whitened(hollow, 0.0, 1.0)
-    assert FromStart.of(density, 0.9, 0.01) is None
-    assert FromStart.of(whitened(hollow, 0.5, 1.0), 0.9, 0.01) is not None
-    assert FromStart.of(whitened(hollow, 0.5, 1.0), 0.9, 0.5) is None
+    assert InitialEvidence.measured(density, 0.9, 0.01) is None
+    assert InitialEvidence.measured(whitened(hollow, 0.5, 1.0), 0.9, 0.01) is not None
+    assert InitialEvidence.measured(whitened(hollow, 0.5, 1.0), 0.9, 0.5) is None
 
 
 def test_what_floats_round_off_is_in_doubt():
     """log p of 2·10⁷ is known to 2 nats in single precision."""
     inside = importance(jnp.zeros(4_000))[0]._replace(log_evidence=-2e7)
-    half = Outside(-2e7 + math.log(2), 0.01)
-    assert missing(inside, half, dtype=SINGLE) == 0.0
-    assert missing(inside, half, dtype=np.dtype("float64")) == pytest.approx(0.5)
+    half = ReferenceEvidence(-2e7 + math.log(2), 0.01)
+    assert missing_mass(inside, half, dtype=SINGLE) == 0.0
+    assert missing_mass(inside, half, dtype=np.dtype("float64")) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +141,7 @@ def test_what_floats_cannot_tell_apart_is_told(location, log_density, told):
 
 def test_the_largest_of_what_is_missed_counts():
     inside = importance(jnp.zeros(4_000))[0]
-    nothing, half = Outside(0.0, 0.01), Outside(math.log(2), 0.01)
-    assert missing(inside, nothing, half, dtype=SINGLE) == pytest.approx(0.5)
-    assert missing(inside, None, nothing, dtype=SINGLE) == 0.0
-    assert missing(inside, None, None, dtype=SINGLE) is None
+    nothing, half = ReferenceEvidence(0.0, 0.01), ReferenceEvidence(math.log(2), 0.01)
+    assert missing_mass(inside, nothing, half, dtype=SINGLE) == pytest.approx(0.5)
+    assert missing_mass(inside, None, nothing, dtype=SINGLE) == 0.0
+    assert missing_mass(inside, None, None, dtype=SINGLE) is None

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 import gpvi
 from gpvi.diagnostics import verdict
 from gpvi.diagnostics.diagnosis import _fall
-from gpvi.diagnostics.verdict import Evidence
+from gpvi.diagnostics.verdict import ImportanceSummary
 from gpvi.targets.coordinates import Affine, Whitened
 
-FINE = Evidence(4_000, 0.95, 0.3, 0.01, 0.02, 0.0, 0.0, "exact")
+FINE = ImportanceSummary(4_000, 0.95, 0.3, 0.01, 0.02, 0.0, 0.0, "exact")
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ shares = st.floats(0, 1)
 
 @given(
     st.builds(
-        Evidence,
+        ImportanceSummary,
         draws=st.integers(1, 10**6),
         effective_share=shares,
         k_hat=st.floats(-1, 3) | st.just(math.nan),

@@ -108,13 +108,16 @@ class TestRegression:
         from gpvi.methods import GPVI
         from gpvi.posterior.history import Training
         from gpvi.posterior.posterior import Posterior
+        from gpvi.posterior.start import Start
         from gpvi.targets.coordinates import Affine
 
         method = GPVI(generator=generators.Linear())
         model = generators.Linear().build(3, key=getkey(), dtype=np.float32)
         scale = np.tril(np.random.default_rng(0).uniform(0.5, 1.5, (3, 3)))
         affine = Affine(jax.numpy.arange(3.0), jax.numpy.asarray(scale, np.float32))
-        posterior = Posterior(method, model, affine, ("a", "b", "c"), Training(1, 1, 0.0, {}))
+        posterior = Posterior(
+            method, model, Start(affine), ("a", "b", "c"), Training(1, 1, 0.0, {})
+        )
         moments = blr.moments(posterior, 0)
         assert moments is not None
         np.testing.assert_allclose(moments[0], [0, 1, 2], atol=1e-6)

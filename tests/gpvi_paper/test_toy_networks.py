@@ -13,6 +13,7 @@ from gpvi.methods import GPVI, SVGD
 from gpvi.methods.carriers import Particles
 from gpvi.posterior.history import Training
 from gpvi.posterior.posterior import Posterior
+from gpvi.posterior.start import Start
 from gpvi.targets.coordinates import Affine
 from gpvi_paper.experiments import KeepsReference, experiment
 from gpvi_paper.experiments.toys import classification, regression1d
@@ -71,7 +72,7 @@ def particles(given: toys.Problem, draws: np.ndarray) -> Posterior:
     size = given.network.size
     model = Particles(jnp.asarray(draws, jnp.float32))
     affine = Affine.identity(size, np.dtype("float32"))
-    return Posterior(SVGD(), model, affine, given.network.names, Training(1, 1, 0.0, {}))
+    return Posterior(SVGD(), model, Start(affine), given.network.names, Training(1, 1, 0.0, {}))
 
 
 @pytest.mark.slow

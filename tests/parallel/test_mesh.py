@@ -19,7 +19,7 @@ import gpvi
 from cases import regression
 from gpvi.errors import InputError, NotAvailableError, UnknownOptionError
 from gpvi.parallel import hosts
-from gpvi.parallel.mesh import Layout, as_mesh, for_lanes
+from gpvi.parallel.mesh import Layout, as_mesh, for_seeds
 from gpvi_paper.bench.limits.communication import collectives, summary
 
 HERE = Path(__file__).parents[1] / "support"
@@ -52,7 +52,7 @@ def run(out: Path, *arguments: str, processes: int = 1) -> dict[str, np.ndarray]
     ]
     try:
         for process in started:
-            said, _ = process.communicate(timeout=500)
+            said, _ = process.communicate(timeout=3_000)
             assert process.returncode == 0, said[-3_000:]
     finally:
         for process in started:
@@ -153,9 +153,9 @@ def test_parts_lie_along_the_longest_axis_that_divides():
     assert layout.sharding(np.zeros((9, 4))).spec == Spec(parts)
 
 
-def test_lanes_take_as_many_devices_as_divide_them():
-    assert for_lanes(None, 3) is None
-    found = for_lanes(as_mesh(1), 3)
+def test_seeds_take_as_many_devices_as_divide_them():
+    assert for_seeds(None, 3) is None
+    found = for_seeds(as_mesh(1), 3)
     assert found is not None and found.size == 1
 
 

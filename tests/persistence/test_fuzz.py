@@ -31,14 +31,14 @@ import typer
 import gpvi
 from gpvi import bnn
 from gpvi.cli import app, fitting, userfile
-from gpvi.diagnostics.missing_mass import FromStart
+from gpvi.diagnostics.missing_mass import InitialEvidence
 from gpvi.errors import GPVIError
 from gpvi.persistence import format as storage
 from gpvi.posterior.history import Training
 from gpvi.posterior.posterior import Posterior
+from gpvi.posterior.start import Start
 from gpvi.targets.coordinates import Affine
 from gpvi.training import checkpoint
-from gpvi.training.checkpoint import Start
 from gpvi.training.recovery import Run
 from gpvi_paper import records
 from gpvi_paper.cli import run as running
@@ -103,7 +103,7 @@ class SavedPosterior(Saved):
         model = self._method.init(target, optax.sgd(0.0), key=jax.random.key(0)).learner.model
         training = Training(3, 3, 0.1, {"elbo": np.zeros(3)}, ("a note",), "somewhere")
         affine = Affine.identity(2, np.dtype("float32"))
-        Posterior(self._method, model, affine, ("a", "b"), training).save(folder / "saved")
+        Posterior(self._method, model, Start(affine), ("a", "b"), training).save(folder / "saved")
 
     def read(self, folder):
         return gpvi.load(folder / "saved")
@@ -118,7 +118,7 @@ class SavedPredictive(Saved):
         model = method.init(target, optax.sgd(0.0), key=jax.random.key(0)).learner.model
         affine = Affine.identity(3, np.dtype("float32"))
         training = Training(3, 3, 0.1, {"elbo": np.zeros(3)}, ("a note",), "somewhere")
-        one = Posterior(method, model, affine, ("a", "b", "c"), training)
+        one = Posterior(method, model, Start(affine), ("a", "b", "c"), training)
         made = bnn.Predictive([one, one], self._network, bnn.Gaussian(noise=0.1))
         made.save(folder / "saved", X=np.zeros((1, 2)))
 
@@ -136,11 +136,10 @@ class Checkpoint(Saved):
     def _open(self, folder):
         found = checkpoint.Checkpoints(folder / "run")
         affine = Affine.identity(2, np.dtype("float32"))
-        found.open(
+        found.identify(
             {"method": "m", "key": "k"},
             [0.5, 1.0],
-            affine,
-            [Start(affine, "somewhere", FromStart(-1.0, 0.1, -2.0))],
+            [Start(affine, "somewhere", InitialEvidence(-1.0, 0.1, -2.0))],
         )
         return found
 
@@ -151,7 +150,7 @@ class Checkpoint(Saved):
 
     def read(self, folder):
         saves = self._open(folder)
-        with saves.held():
+        with saves.locked():
             saves.starts(gpvi.Target(lambda x: -0.5 * x @ x, dim=2))
             found = saves.resumed(0, self._run())
         if any("damaged" in note for note in found.notes):

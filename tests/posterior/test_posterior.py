@@ -15,6 +15,7 @@ from gpvi.generators.gaussian import LinearMap
 from gpvi.methods.carriers import Particles
 from gpvi.posterior.history import Training
 from gpvi.posterior.posterior import Posterior
+from gpvi.posterior.start import Start
 from gpvi.targets.coordinates import Affine
 
 MEAN = np.array([1.0, -2.0, 0.5])
@@ -48,7 +49,7 @@ def linear_posterior(mean=MEAN, root=ROOT, target=None):
         bias = np.linalg.solve(scale, mean - np.asarray(affine.location))
         model = LinearMap(jnp.asarray(weight), jnp.asarray(bias))
     method = gpvi.GPVI(generator=generators.Linear())
-    return Posterior(method, model, affine, NAMES, NO_TRAINING, target)
+    return Posterior(method, model, Start(affine), NAMES, NO_TRAINING, target)
 
 
 def built_posterior(generator, dim=3, target=None, dtype="float64"):
@@ -57,13 +58,17 @@ def built_posterior(generator, dim=3, target=None, dtype="float64"):
         model = jax.tree.map(lambda a: a + 0.1 if eqx.is_inexact_array(a) else a, model)
         affine = Affine(jnp.arange(dim, dtype=dtype), jnp.full(dim, 0.5, dtype))
     names = tuple(map(str, range(dim)))
-    return Posterior(gpvi.GPVI(generator=generator), model, affine, names, NO_TRAINING, target)
+    return Posterior(
+        gpvi.GPVI(generator=generator), model, Start(affine), names, NO_TRAINING, target
+    )
 
 
 def particle_posterior(n=20) -> Any:
     positions = jnp.asarray(np.random.default_rng(0).standard_normal((n, 3)), jnp.float32)
     affine = Affine(jnp.zeros(3), jnp.full(3, 2.0))
-    return Posterior(gpvi.SVGD(particles=n), Particles(positions), affine, NAMES, NO_TRAINING)
+    return Posterior(
+        gpvi.SVGD(particles=n), Particles(positions), Start(affine), NAMES, NO_TRAINING
+    )
 
 
 def log_normal(x, mean=MEAN, root=ROOT):
@@ -140,7 +145,6 @@ def test_diagnosis_of_a_wrong_posterior_is_below_by_its_divergence(getkey):
     assert found.effective_share < 0.2
 
 
-@pytest.mark.slow
 def test_resampling_moves_a_wrong_posterior_towards_the_target(getkey):
     wrong = linear_posterior(mean=MEAN + 0.6 * ROOT @ np.ones(3), target=gaussian_target())
     n, key = 1_000, getkey()
@@ -186,7 +190,9 @@ def test_residual_that_folds_is_invalid_and_says_so(getkey):
         object.__setattr__(model, "weight", jnp.asarray([[-3.0, -3.0]]))
         affine = Affine.identity(1, jnp.float32)
     target = gpvi.Target(lambda x: -0.5 * x @ x, dim=1)
-    folded = Posterior(gpvi.GPVI(generator=generator), model, affine, ("x",), NO_TRAINING, target)
+    folded = Posterior(
+        gpvi.GPVI(generator=generator), model, Start(affine), ("x",), NO_TRAINING, target
+    )
     found = folded.diagnose(key=getkey())
     assert found.density == "invalid"
     assert found.fold == pytest.approx(0.5, abs=0.05)
@@ -194,7 +200,6 @@ def test_residual_that_folds_is_invalid_and_says_so(getkey):
     assert "invalid" in str(found)
 
 
-@pytest.mark.slow
 def test_residual_without_a_fold_is_unverified(getkey):
     target = gpvi.Target(lambda x: -0.5 * x @ x, dim=3, dtype="float64")
     posterior = built_posterior(generators.Residual(2, (4,), "tanh", scale=5.0), target=target)

@@ -71,7 +71,7 @@ def test_of_particles_it_takes_all(getkey):
 def test_the_table():
     rng = np.random.default_rng(0)
     named = {"mu": 1e3 + 7.0 * rng.standard_normal(50), "fixed": np.full(50, 0.25)}
-    found = summarise(named, None)
+    found = summarise(named, lambda x: None)
     x = named["mu"]
     cells = [f"{v:.2f}" for v in (x.mean(), x.std(), *np.quantile(x, [0.05, 0.5, 0.95]))]
     head, *lines = str(found).splitlines()
@@ -82,7 +82,7 @@ def test_the_table():
 
 
 def test_a_long_table_is_cut_where_it_is_printed():
-    found = summarise({"w": np.zeros((5, SHOWN + 3))}, None)
+    found = summarise({"w": np.zeros((5, SHOWN + 3))}, lambda x: None)
     assert len(found.names) == SHOWN + 3
     *_, last, more = str(found).splitlines()
     assert last.startswith(f"w[{SHOWN - 1}]")

@@ -14,6 +14,7 @@ from gpvi.generators.gaussian import LinearMap
 from gpvi.methods.carriers import Particles
 from gpvi.posterior.history import Training
 from gpvi.posterior.posterior import Posterior
+from gpvi.posterior.start import Start
 from gpvi.targets.coordinates import Affine
 
 NO_TRAINING = Training(0, 0, 0.0, {})
@@ -41,7 +42,7 @@ def gaussian(of, mean=MEAN, variance=VARIANCE):
         model = LinearMap(jnp.eye(of.dim), jnp.zeros(of.dim))
         affine = Affine(jnp.full(of.dim, mean), jnp.full(of.dim, np.sqrt(variance)))
     method = gpvi.GPVI(generator=generators.Linear())
-    return Posterior(method, model, affine, of.names, NO_TRAINING, of)
+    return Posterior(method, model, Start(affine), of.names, NO_TRAINING, of)
 
 
 def holding(model, of=None, method=None):
@@ -49,7 +50,7 @@ def holding(model, of=None, method=None):
     with jax.enable_x64(True):
         affine = Affine(jnp.full(dim, 0.5), jnp.full(dim, 2.0))
     names = tuple(f"x[{i}]" for i in range(dim))
-    return Posterior(method or gpvi.SVGD(particles=2), model, affine, names, NO_TRAINING, of)
+    return Posterior(method or gpvi.SVGD(particles=2), model, Start(affine), names, NO_TRAINING, of)
 
 
 def particles(rows, of):

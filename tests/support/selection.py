@@ -1,6 +1,21 @@
-"""Which cases of a test run at once, and which are left to the slow ones."""
+"""Which cases of a test run at once, which are left to the slow ones, and which of these run together."""
+
+import zlib
 
 import pytest
+
+PARTS = 6
+"""The slow tests run in so many parts; each is to take less than 20 minutes on two cores."""
+
+
+def part(name: str) -> int:
+    """The part of a slow test, by its name alone: it stays there whatever tests come and go."""
+    return number(zlib.crc32(name.encode()))
+
+
+def number(count: int) -> int:
+    """From 1 to `PARTS`, counted round and round."""
+    return (count - 1) % PARTS + 1
 
 
 def some_slow(cases, fast):

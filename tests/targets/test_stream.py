@@ -320,7 +320,7 @@ def larger(path, rows: int, features: int, limit: str) -> list[str]:
         [sys.executable, "-W", "ignore", "-c", LARGER, str(path), str(features), limit],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=3_000,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -28,7 +28,6 @@ def test_an_estimate_counts_the_steps_and_at_least_the_state():
     assert "40 steps" in str(found)
 
 
-@pytest.mark.slow
 def test_a_fit_after_an_estimate_compiles_its_steps_no_more():
     one, compiled = target(), []
 
@@ -47,7 +46,6 @@ def test_a_fit_after_an_estimate_compiles_its_steps_no_more():
     assert not compiled
 
 
-@pytest.mark.slow
 def test_a_default_fit_after_an_estimate_finds_its_program(monkeypatch):
     one = gpvi.Target(lambda x: -0.5 * jnp.square(x).sum(), dim=2)
     options = {"key": KEY, "steps": 2}
@@ -63,8 +61,20 @@ def test_a_default_fit_after_an_estimate_finds_its_program(monkeypatch):
         gpvi.fit(one, method, key=KEY, steps=3, progress=False)
 
 
-def test_a_slow_log_density_is_measured_by_one_step(monkeypatch):
-    """One that takes a second: a chunk of these steps would take minutes."""
+class Clock:
+    """Stands for `time`: between two looks at it, so many seconds pass."""
+
+    def __init__(self, seconds: float):
+        self.now, self.seconds = 0.0, seconds
+
+    def perf_counter(self) -> float:
+        self.now += self.seconds
+        return self.now
+
+
+@pytest.mark.parametrize(("seconds", "length"), [(1e-3, 10), (1.0, 1)])
+def test_a_slow_log_density_is_measured_by_one_step(seconds, length, monkeypatch):
+    """Where one evaluation takes a second, a chunk of steps would take minutes."""
     lengths, call = [], program.Program.__call__
 
     def counted(self, *arguments):
@@ -73,11 +83,12 @@ def test_a_slow_log_density_is_measured_by_one_step(monkeypatch):
         return arrays, terms
 
     monkeypatch.setattr(program.Program, "__call__", counted)
-    gpvi.estimate(target(), METHOD, key=KEY, steps=500)
-    monkeypatch.setattr(cost, "_evaluation_seconds", lambda density: 1.0)
+    monkeypatch.setattr(cost, "time", Clock(seconds))
     found = gpvi.estimate(target(), METHOD, key=KEY, steps=500)
-    assert lengths == [10, 1]
+    assert lengths == [length]
     assert found.steps == 500
+    assert found.compile_seconds == pytest.approx(seconds)
+    assert found.step_seconds == pytest.approx(seconds / length)
 
 
 @pytest.mark.slow

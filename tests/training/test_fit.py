@@ -21,7 +21,11 @@ import gpvi
 from gpvi.errors import DivergenceError, InputError
 from gpvi.generators import MLP, Linear, Residual, Triangular
 from gpvi.methods.schedules import decaying_adam
-from gpvi.training.fit import TrainingWarning, fit_seeds
+from gpvi.posterior.start import Start
+from gpvi.training.fit import (
+    TrainingWarning,
+    fit_seeds,
+)
 from gpvi.training.program import chunk_length
 from gpvi.training.recovery import TOLERATED, first_failure
 from selection import slow, some_slow
@@ -133,7 +137,7 @@ def fit_elsewhere():
 
     model = Linear().build(2, key=KEY, dtype=jnp.float32)
     return Posterior(
-        LINEAR, model, Affine.identity(2, "float32"), ("a", "b"), Training(0, 0, 0.0, {})
+        LINEAR, model, Start(Affine.identity(2, "float32")), ("a", "b"), Training(0, 0, 0.0, {})
     )
 
 
@@ -214,16 +218,16 @@ def test_every_step_moves(rounds):
         assert update != 0
 
 
-def test_only_the_lane_that_fails_takes_shorter_steps():
+def test_only_the_seed_that_fails_takes_shorter_steps():
     """Where no reported term says so, but the state after the last step does."""
     terms = {"direction": np.ones((3, 5))}
     state = {"x": jnp.asarray([[1.0], [jnp.nan], [2.0]]), "count": jnp.arange(3)}
     failure = first_failure(terms, state)
     assert failure is not None and not failure.reported
-    np.testing.assert_array_equal(failure.lanes, [False, True, False])
+    np.testing.assert_array_equal(failure.seeds, [False, True, False])
     assert first_failure(terms, {"x": jnp.ones((3, 1))}) is None
     alone = first_failure({"direction": np.ones(5)}, {"x": jnp.asarray([jnp.inf, 1.0])})
-    assert alone is not None and bool(alone.lanes)
+    assert alone is not None and bool(alone.seeds)
 
 
 def test_a_run_that_is_cut_short_says_how_long_it_was():
@@ -478,7 +482,6 @@ def test_a_few_bad_draws_are_masked_and_reported(method):
         assert np.isfinite(found.elbo)
 
 
-@pytest.mark.slow
 def test_an_infinite_last_step_is_noticed():
     """The terms of a step are those before its update, so the state itself is looked at."""
     rate = lambda count: jnp.where(count < 3, 0.0, jnp.inf)  # noqa: E731
@@ -488,7 +491,7 @@ def test_an_infinite_last_step_is_noticed():
     assert np.isfinite(posterior.sample(3, key=KEY)).all()
 
 
-# ---------------------------------------------------------------------------- continuing, and lanes
+# ---------------------------------------------------------------------------- continuing, and seeds
 
 
 @pytest.mark.parametrize(
@@ -529,7 +532,6 @@ def moments(posterior, n=20_000):
     return x.mean(0), np.cov(x.T)
 
 
-@pytest.mark.slow
 def test_coarse_floats_are_noted_where_they_are():
     """float32 has steps of 2 near 3·10⁷; the target at 0 has nothing to note."""
 
@@ -547,7 +549,6 @@ def test_coarse_floats_are_noted_where_they_are():
     assert any("is near 3e+07" in note for note in coarse.training.notes)
 
 
-@pytest.mark.slow
 def test_modules_may_hold_arrays_of_numpy():
     class Centred(eqx.Module):
         centre: np.ndarray
@@ -562,27 +563,26 @@ def test_modules_may_hold_arrays_of_numpy():
     assert posterior.training.steps == 5
 
 
-def test_lanes_are_close_to_separate_fits():
+def test_seeds_are_close_to_separate_fits():
     targets = [regression(seed) for seed in range(3)]
     options = {"key": KEY, "steps": 300, "progress": False, "init": None}
-    lanes = fit_seeds(targets, LINEAR, **options)
-    assert len(lanes) == 3
-    histories = [lane.training.history for lane in lanes]
-    for lane, target in zip(lanes, targets, strict=True):
+    seeds = fit_seeds(targets, LINEAR, **options)
+    assert len(seeds) == 3
+    histories = [seed.training.history for seed in seeds]
+    for seed, target in zip(seeds, targets, strict=True):
         alone = fit(target, steps=300)
-        (mean, covariance), (mean_alone, covariance_alone) = moments(lane), moments(alone)
+        (mean, covariance), (mean_alone, covariance_alone) = moments(seed), moments(alone)
         np.testing.assert_allclose(mean, mean_alone, atol=0.06)
         np.testing.assert_allclose(covariance, covariance_alone, atol=0.04)
-        assert lane.target is target
-        for values in lane.training.history.values():
+        assert seed.target is target
+        for values in seed.training.history.values():
             assert values.shape == (300,)
-    means = np.stack([moments(lane)[0] for lane in lanes])
+    means = np.stack([moments(seed)[0] for seed in seeds])
     assert np.abs(means[0] - means[1]).max() > 0.1
     assert not np.allclose(histories[0]["elbo"], histories[1]["elbo"])
 
 
-@pytest.mark.slow
-def test_lanes_go_on_from_posteriors_of_their_own():
+def test_seeds_go_on_from_posteriors_of_their_own():
     target = regression()
     method = gpvi.SVGD(particles=8)
     options = {"key": KEY, "steps": 3, "progress": False}
@@ -591,22 +591,22 @@ def test_lanes_go_on_from_posteriors_of_their_own():
     kept = fit_seeds([target, target], method, init=begun, optimizer=still, **options)
     for one, other in zip(kept, begun, strict=True):
         np.testing.assert_array_equal(one.particles, other.particles)
-        assert one.training.start == "continued from a posterior"
+        assert one.start.report == "continued from a posterior"
     with pytest.raises(InputError, match="init holds 1 posteriors for 2 targets"):
         fit_seeds([target, target], method, init=begun[:1], **options)
 
 
-def test_lanes_have_their_own_randomness_and_starts():
+def test_seeds_have_their_own_randomness_and_starts():
     target = regression()
     options = {"key": KEY, "steps": 3, "progress": False, "init": "laplace"}
     one, two = fit_seeds([target, target], gpvi.SVGD(particles=8), **options)
     assert not np.allclose(one.particles, two.particles)
     again = fit_seeds([target, target], gpvi.SVGD(particles=8), **options)
     np.testing.assert_array_equal(one.particles, again[0].particles)
-    assert one.training.start == two.training.start
+    assert one.start.report == two.start.report
 
 
-def test_lanes_of_one_target_share_its_data_and_lanes_of_equal_ones_do_as_well():
+def test_seeds_of_one_target_share_its_data_and_lanes_of_equal_ones_do_as_well():
     stack = importlib.import_module("gpvi.training.fit")._stack
     one, alike = regression(), regression()
     together, shared = stack([one, one], share=True)
@@ -659,7 +659,7 @@ def test_any_scale_is_found(name, init):
     target = gpvi.Target(log_density, dim=dim, dtype="float64")
     method = gpvi.GPVI(generator=Linear(), particles=32, learning_rate=0.003)
     posterior = fit(target, method, init=init, steps=100)
-    assert init in posterior.training.start or init == "auto"
+    assert init in posterior.start.report or init == "auto"
     mean, covariance = moments(posterior, 50_000)
     np.testing.assert_allclose((mean - centre) / deviations, 0.0, atol=0.05)
     np.testing.assert_allclose(covariance / np.outer(deviations, deviations), matrix, atol=0.05)
@@ -671,7 +671,7 @@ def test_without_a_start_the_coordinates_are_the_targets(getkey):
     posterior = fit(standard(2, initial=[5.0, 6.0]), optimizer=optax.sgd(0.0))
     np.testing.assert_array_equal(posterior.affine.location, [5.0, 6.0])
     np.testing.assert_array_equal(posterior.affine.scale, [1.0, 1.0])
-    assert "own coordinates" in posterior.training.start
+    assert "own coordinates" in posterior.start.report
 
 
 def test_defaults_are_the_methods_own(monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 import gpvi
 from gpvi.diagnostics.importance import Importance
 from gpvi.generators import SplineFlow, Triangular
-from gpvi.training import stopping as pace
+from gpvi.training import stopping
 from gpvi.training.fit import TrainingWarning
 from gpvi.training.program import chunk_length
 from gpvi.training.stopping import Assessment, Judge
@@ -25,7 +25,6 @@ def seen(elbo, share=0.5, k_hat=0.3):
     return Importance(elbo, 0.001, elbo, 0.001, share, k_hat, 0.0, 4_000)
 
 
-@pytest.mark.slow
 def test_a_gaussian_settles_in_the_first_round():
     posterior = gpvi.fit(gpvi.Target(gaussian, dim=2), SMALL, key=jax.random.key(0), progress=False)
     first = SMALL.rounds(2)[0]
@@ -62,8 +61,8 @@ def test_chunks_end_where_rounds_do():
     ],
 )
 def test_the_judge(before, now, missed, stops, monkeypatch):
-    monkeypatch.setattr(pace, "inside_evidence", lambda *args, **options: now)
-    monkeypatch.setattr(pace, "missing", lambda *args, dtype: missed)
+    monkeypatch.setattr(stopping, "importance_of_draws", lambda *args, **options: now)
+    monkeypatch.setattr(stopping, "missing_mass", lambda *args, dtype: missed)
     target = gpvi.Target(gaussian, dim=1)
     judge = Judge(target, tuple, key=jax.random.key(0))
     state = SMALL.init(target, SMALL.default_optimizer(1), key=jax.random.key(0))
@@ -75,8 +74,8 @@ def test_the_judge(before, now, missed, stops, monkeypatch):
 def test_draws_that_fit_by_luck_are_trained_on(monkeypatch):
     """The first set of noise fits, the second does not."""
     found = iter([seen(-1.0, 0.99), seen(-1.0, 0.9), seen(-0.5, 0.99), seen(-0.5, 0.99)])
-    monkeypatch.setattr(pace, "inside_evidence", lambda *_, **__: next(found))
-    monkeypatch.setattr(pace, "missing", lambda *args, dtype: 0.0)
+    monkeypatch.setattr(stopping, "importance_of_draws", lambda *_, **__: next(found))
+    monkeypatch.setattr(stopping, "missing_mass", lambda *args, dtype: 0.0)
     target = gpvi.Target(gaussian, dim=1)
     judge = Judge(target, tuple, key=jax.random.key(0))
     state = SMALL.init(target, SMALL.default_optimizer(1), key=jax.random.key(0))
@@ -88,12 +87,9 @@ def test_draws_that_fit_by_luck_are_trained_on(monkeypatch):
 
 def test_a_round_judged_twice_is_compared_with_the_round_before(monkeypatch):
     """The first step after a round fails: the run goes back, and the same round ends, and is judged, once more."""
-    monkeypatch.setattr(pace, "inside_evidence", lambda *_, **__: seen(-1.0))
+    monkeypatch.setattr(stopping, "importance_of_draws", lambda *_, **__: seen(-1.0))
     monkeypatch.setattr("gpvi.methods.gpvi.ROUNDS", (4, 8))
-    program, fit = (
-        importlib.import_module("gpvi.training.program"),
-        importlib.import_module("gpvi.training.fit"),
-    )
+    program = importlib.import_module("gpvi.training.program")
     run_chunk, failed = program.Program.__call__, []
 
     def fails_once(self, arrays, target, key, first, batches=None):
@@ -104,7 +100,7 @@ def test_a_round_judged_twice_is_compared_with_the_round_before(monkeypatch):
         return arrays, terms
 
     monkeypatch.setattr(program.Program, "__call__", fails_once)
-    monkeypatch.setattr(fit, "ATTEMPTS", 1)
+    monkeypatch.setattr(stopping, "ATTEMPTS", 1)
     with pytest.warns(TrainingWarning, match="step 4: .* is not finite; went back to step") as told:
         posterior = gpvi.fit(
             gpvi.Target(gaussian, dim=2), SMALL, key=jax.random.key(0), progress=False
@@ -122,7 +118,9 @@ def test_of_two_attempts_the_one_that_misses_nothing_is_better():
 def test_what_cannot_be_trusted_is_tried_again_and_told(monkeypatch):
     """Weights that are never reliable: three attempts, the best kept, all of them in the notes."""
     elbos = iter([-3.0, -2.0, -1.5, -1.0, -9.0, -8.0])
-    monkeypatch.setattr(pace, "inside_evidence", lambda *_, **__: seen(next(elbos), k_hat=0.9))
+    monkeypatch.setattr(
+        stopping, "importance_of_draws", lambda *_, **__: seen(next(elbos), k_hat=0.9)
+    )
     monkeypatch.setattr("gpvi.methods.gpvi.ROUNDS", (2, 4))
     with pytest.warns(TrainingWarning, match="no attempt can be trusted") as warned:
         posterior = gpvi.fit(
@@ -135,11 +133,12 @@ def test_what_cannot_be_trusted_is_tried_again_and_told(monkeypatch):
     assert posterior.training.steps == 6
 
 
-@pytest.mark.slow
 def test_an_attempt_that_is_cut_short_does_not_replace_a_finished_one(monkeypatch):
     """Stopped in the second attempt, before its first round is over: the first stays the best, and both are told."""
     elbos = iter([-3.0, -2.0, -9.0])
-    monkeypatch.setattr(pace, "inside_evidence", lambda *_, **__: seen(next(elbos), k_hat=0.9))
+    monkeypatch.setattr(
+        stopping, "importance_of_draws", lambda *_, **__: seen(next(elbos), k_hat=0.9)
+    )
     monkeypatch.setattr("gpvi.methods.gpvi.ROUNDS", (2, 4))
     calls = []
 
@@ -162,7 +161,6 @@ def test_an_attempt_that_is_cut_short_does_not_replace_a_finished_one(monkeypatc
     assert second.startswith("attempt 2 of 2: ELBO -9,") and "stopped by a callback" in second
 
 
-@pytest.mark.slow
 def test_the_two_evidences_share_no_noise(monkeypatch):
     """One is of q, the other of a wide Gaussian, and their errors are added as those of independent estimates."""
     keys = {}
@@ -174,8 +172,8 @@ def test_the_two_evidences_share_no_noise(monkeypatch):
         keys["inside"] = key
         return seen(np.log(2 * np.pi), 0.99)
 
-    monkeypatch.setattr(pace, "inside_evidence", inside)
-    monkeypatch.setattr(importlib.import_module("gpvi.training.fit"), "outside_evidence", outside)
+    monkeypatch.setattr(stopping, "importance_of_draws", inside)
+    monkeypatch.setattr(stopping, "wide_gaussian_evidence", outside)
     monkeypatch.setattr("gpvi.methods.gpvi.ROUNDS", (2, 4))
     gpvi.fit(gpvi.Target(gaussian, dim=2), SMALL, key=jax.random.key(0), progress=False)
     drawn = [jax.random.normal(keys[name], (4,)) for name in ("inside", "outside")]

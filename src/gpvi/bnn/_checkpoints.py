@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gpvi.errors import TrainingWarning, warn
-from gpvi.targets.coordinates import Affine
 from gpvi.targets.target import Target
 from gpvi.training.checkpoint import Checkpoints, probes
 from gpvi.training.recovery import Run
@@ -28,7 +27,7 @@ class Stages:
 
     def held(self) -> AbstractContextManager[None]:
         """Keep other processes out of the directory."""
-        return nullcontext() if self._saves is None else self._saves.held()
+        return nullcontext() if self._saves is None else self._saves.locked()
 
     def options(self, stage: str) -> dict[str, Any]:
         """Where a stage of this name is saved, and how often, as `gpvi.fit` takes it."""
@@ -47,8 +46,7 @@ class Stages:
         if self._saves is None:
             return fitted()
         with target.precision():
-            unknown = Affine.identity(target.dim, target.dtype)
-            self._saves.open(who(), probes(target), unknown, ())
+            self._saves.identify(who(), probes(target))
             fresh = Run(jnp.zeros((number, target.dim), target.dtype))
             run = self._saves.resumed(0, fresh)
         for note in run.notes:

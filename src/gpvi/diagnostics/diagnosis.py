@@ -17,7 +17,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpvi.diagnostics import mcmc, stein, verdict
 from gpvi.diagnostics.folding import conditioning, fold_fraction
-from gpvi.diagnostics.importance import Weighting, draw_weighted, importance, weighting
+from gpvi.diagnostics.importance import (
+    Weighting,
+    draw_weighted,
+    importance,
+    weighting,
+)
 from gpvi.diagnostics.missing_mass import InitialEvidence, missing_mass, wide_gaussian_evidence
 from gpvi.diagnostics.sampling import log_densities
 from gpvi.diagnostics.verdict import (

@@ -17,7 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray, Scalar
 
-from gpvi.diagnostics.importance import Importance, effective_share, log_evidence_se
+from gpvi.diagnostics.importance import (
+    Importance,
+    effective_share,
+    log_evidence_se,
+)
 from gpvi.diagnostics.verdict import TOLERATED_MISSING
 from gpvi.errors import StorageError
 from gpvi.generators.noise import log_standard_normal

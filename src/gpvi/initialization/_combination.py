@@ -16,7 +16,10 @@ import numpy as np
 from numpy.random import Generator
 from scipy.special import logsumexp
 
-from gpvi.diagnostics.importance import log_evidence, log_evidence_se
+from gpvi.diagnostics.importance import (
+    log_evidence,
+    log_evidence_se,
+)
 from gpvi.initialization._arrays import Points, Values
 from gpvi.initialization._elbo_ascent import PathEnd, mixture_of_ends
 from gpvi.initialization._evaluation import HostDensity

@@ -86,7 +86,7 @@ def distribute(data: PyTree, mesh: Mesh, *, size: int) -> PyTree:
         if array.ndim == 0 or len(array) != mine.stop - mine.start:
             raise InputError(
                 f"process {jax.process_index()} has data of shape {array.shape}; it is to read the "
-                f"{mine.stop - mine.start} rows gpvi.hosts.share({size}, mesh) = {mine.start}:{mine.stop}."
+                f"{mine.stop - mine.start} rows gpvi.parallel.hosts.share({size}, mesh) = {mine.start}:{mine.stop}."
             )
         array = held_as(array, device_dtype(array.dtype))
         return jax.make_array_from_process_local_data(sharding, array, (size, *array.shape[1:]))

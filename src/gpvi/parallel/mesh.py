@@ -58,16 +58,16 @@ def as_mesh(value: Mesh | int | None) -> Mesh | None:
     return Mesh(np.asarray(there[:value]), (PARTICLES,))
 
 
-def for_lanes(mesh: Mesh | None, lanes: int) -> Mesh | None:
-    """The devices over which the lanes are distributed evenly: all, or the first of them."""
+def for_seeds(mesh: Mesh | None, seeds: int) -> Mesh | None:
+    """The devices over which the seeds are distributed evenly: all, or the first of them."""
     if mesh is None:
         return None
     devices = mesh.devices.ravel()
-    even = max(count for count in range(1, devices.size + 1) if lanes % count == 0)
+    even = max(count for count in range(1, devices.size + 1) if seeds % count == 0)
     if even < devices.size and jax.process_count() > 1:
         raise InputError(
-            f"{lanes} targets cannot be distributed evenly over {devices.size} devices of several processes: pass "
-            f"{lanes - lanes % devices.size or devices.size} or {lanes - lanes % devices.size + devices.size}."
+            f"{seeds} targets cannot be distributed evenly over {devices.size} devices of several processes: pass "
+            f"{seeds - seeds % devices.size or devices.size} or {seeds - seeds % devices.size + devices.size}."
         )
     return Mesh(devices[:even], (PARTICLES,))
 

@@ -25,12 +25,13 @@ from jaxtyping import PRNGKeyArray, PyTree
 
 from gpvi import specs
 from gpvi.diagnostics.importance import Importance
-from gpvi.diagnostics.missing_mass import FromStart
+from gpvi.diagnostics.missing_mass import InitialEvidence
 from gpvi.errors import InputError, OtherRunError, StorageError, TrainingWarning, warn
 from gpvi.methods import Method
 from gpvi.parallel import hosts
 from gpvi.persistence import format as storage
 from gpvi.persistence import lock
+from gpvi.posterior.start import Start
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.targets.target import Target
 from gpvi.training.program import Plan, Program
@@ -124,14 +125,6 @@ def _digest(*parts: bytes) -> str:
     return found.hexdigest()
 
 
-class Start(NamedTuple):
-    """The start of a run: its training coordinates, how they were found, and the evidence estimated there."""
-
-    affine: Affine
-    report: str
-    evidence: FromStart | None = None
-
-
 class Checkpoints:
     """The checkpoints of one run in one directory."""
 
@@ -142,7 +135,7 @@ class Checkpoints:
         self.every = every
         self._saved_at, self._saved_step = time.monotonic(), 0
         self._who: dict[str, Any] = {}
-        self._affine = Affine.identity(1, "float32")
+        self._coordinates: dict[str, np.ndarray] = {}
         self._failed = False
         self._pause = PAUSE
         self._passed: dict[int, set[int]] = {}
@@ -151,7 +144,7 @@ class Checkpoints:
         """Notes already given to the user as warnings."""
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Lock out other processes, and remove partial saves of killed ones.
 
         A missing directory that cannot be created is refused; if it cannot be locked the user is warned.
@@ -175,46 +168,51 @@ class Checkpoints:
                 )
             yield
 
-    def starts(self, target: Target, *lanes: int) -> list[Start] | None:
-        """The start of a run already begun, in each of its lanes; None if it does not fit the target.
+    def starts(self, target: Target, seeds: int | None = None) -> list[Start] | None:
+        """Return the starts of a run already begun; None if there is none, or it does not fit the target.
 
-        With several lanes the arrays have a leading axis for them.
+        A run of several `seeds` has one start for each, and its arrays have a first axis for them.
         """
-        for attempt in range(len(self._found()) + 1):
-            for _, document, arrays in self._good(attempt, {}):
+        for attempt in range(len(self._steps()) + 1):
+            for _, document, arrays in self._intact(attempt, {}):
+                if not document["start"]:
+                    return None
                 location, scale = arrays["affine.location"], arrays["affine.scale"]
-                form = (*lanes, target.dim)
-                fits = location.shape == form and scale.shape in (form, (*form, target.dim))
+                shape = (target.dim,) if seeds is None else (seeds, target.dim)
+                fits = location.shape == shape and scale.shape in (shape, (*shape, target.dim))
                 if not fits or {location.dtype, scale.dtype} != {target.dtype}:
                     return None
-                several = (location, scale) if lanes else (location[None], scale[None])
+                several = (location[None], scale[None]) if seeds is None else (location, scale)
                 affines = [Affine(*map(jnp.asarray, each)) for each in zip(*several, strict=True)]
-                seen = [FromStart.read(stored) for stored in document["evidence"]]
-                if not len(affines) == len(document["start"]) == len(seen):
+                evidence = [InitialEvidence.from_json(stored) for stored in document["evidence"]]
+                if not len(affines) == len(document["start"]) == len(evidence):
                     return None
-                return list(map(Start, affines, document["start"], seen))
+                return list(map(Start, affines, document["start"], evidence))
         return None
 
-    def open(
+    def identify(
         self,
         who: Mapping[str, str],
         probed: list[float],
-        affine: Affine,
-        starts: Sequence[Start],
+        starts: Sequence[Start] = (),
+        *,
+        stacked: bool = False,
     ) -> None:
-        """Set the identity of the run before anything is saved or resumed; the affine maps of all lanes are stacked."""
+        """Set which run this is, before anything is saved or resumed; `stacked` starts are those of several seeds."""
         self._who = {
             "identity": dict(who),
             "probes": probed,
             "start": [start.report for start in starts],
             "evidence": [start.evidence for start in starts],
         }
-        self._affine = affine
+        for name in ("location", "scale") if starts else ():
+            each = [np.asarray(getattr(start.affine, name)) for start in starts]
+            self._coordinates[f"affine.{name}"] = np.stack(each) if stacked else each[0]
 
     def resumed(self, attempt: int, fresh: Run) -> Run:
         """The run of this attempt from the newest intact checkpoint; `fresh` if there is none."""
         passed: dict[int, Exception] = {}
-        for step, document, arrays in self._good(attempt, passed):
+        for step, document, arrays in self._intact(attempt, passed):
             self._check_same(document)
             try:
                 run = _decoded(document, arrays, fresh)
@@ -253,10 +251,7 @@ class Checkpoints:
             self._saved_at, self._saved_step = time.monotonic(), run.done
             return
         document |= self._who
-        arrays |= {
-            "affine.location": np.asarray(self._affine.location),
-            "affine.scale": np.asarray(self._affine.scale),
-        }
+        arrays |= self._coordinates
         path = self._path(attempt, run.done)
         try:
             _make_room(path)
@@ -284,19 +279,19 @@ class Checkpoints:
         """
         passed = self._passed.setdefault(attempt, set())
         passed.discard(newest)
-        found = set(self._found().get(attempt, ()))
+        found = set(self._steps().get(attempt, ()))
         kept = sorted(step for step in found - passed if step <= newest)[-KEPT:]
         for step in found - {*kept, *(step for step in passed if step > newest)}:
             _remove(self._path(attempt, step))
         for earlier in range(attempt):
             passed = self._passed.get(earlier, set())
-            for step in sorted(set(self._found().get(earlier, ())) - passed)[:-1]:
+            for step in sorted(set(self._steps().get(earlier, ())) - passed)[:-1]:
                 _remove(self._path(earlier, step))
 
     def _path(self, attempt: int, step: int) -> Path:
         return self.directory / f"attempt-{attempt}-step-{step}"
 
-    def _found(self) -> dict[int, list[int]]:
+    def _steps(self) -> dict[int, list[int]]:
         """The steps of each attempt for which a checkpoint seems to exist."""
         steps: dict[int, list[int]] = {}
         names = os.listdir(self.directory) if self.directory.is_dir() else []
@@ -305,11 +300,11 @@ class Checkpoints:
                 steps.setdefault(int(match[1]), []).append(int(match[2]))
         return steps
 
-    def _good(
+    def _intact(
         self, attempt: int, passed: dict[int, Exception]
     ) -> Iterator[tuple[int, dict[str, Any], dict[str, np.ndarray]]]:
         """The readable checkpoints of an attempt, newest first; why others are not is added to `passed`."""
-        for step in sorted(self._found().get(attempt, ()), reverse=True):
+        for step in sorted(self._steps().get(attempt, ()), reverse=True):
             try:
                 document, arrays = storage.read(self._path(attempt, step))
                 _expect_form(document, arrays)
@@ -403,7 +398,9 @@ def _encoded(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "given_up": run.given_up,
         "seconds": run.seconds,
         "stopped": run.stopped,
-        "assessed": [[at, list(each.seen), each.missed] for at, each in run.assessed.items()],
+        "assessed": [
+            [at, list(each.importance), each.missing] for at, each in run.assessed.items()
+        ],
         "history": list(run.history()),
         "chunks": run.chunks(),
         "before": run.before is not None,
@@ -484,8 +481,9 @@ def _expect_form(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) 
     if not all(isinstance(text, str) for text in document["start"]):
         raise StorageError("the description of the start in the checkpoint is not text.")
     for seen in document["evidence"]:
-        FromStart.read(seen)
-    needed = {"affine.location", "affine.scale", *(f"history/{n}" for n in document["history"])}
+        InitialEvidence.from_json(seen)
+    coordinates = {"affine.location", "affine.scale"} if document["start"] else set()
+    needed = {*coordinates, *(f"history/{n}" for n in document["history"])}
     if not needed <= arrays.keys():
         raise StorageError("the checkpoint lacks arrays.")
     lengths = {arrays[f"history/{name}"].shape[-1:] for name in document["history"]}

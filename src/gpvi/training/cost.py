@@ -17,9 +17,8 @@ from gpvi.specs import require_key
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.targets.target import Target
 from gpvi.training._prefetch import Feed, example
-from gpvi.training.fit import planned
-from gpvi.training.program import answering, compile_chunk
-from gpvi.training.starting import keeps_its_coordinates
+from gpvi.training.preparation import keeps_its_coordinates, planned
+from gpvi.training.program import compile_chunk, limit_chunk_time
 from gpvi.training.stopping import ATTEMPTS
 
 LONGEST, SLOW_DRAWS = 10.0, 256
@@ -79,7 +78,7 @@ def estimate(
             scale = jnp.diag(scale)
         density = Whitened(target, Affine(target.starting_points(1, key=start_key)[0], scale))
         state = plan.method.init(density, plan.optimizer, key=init_key)
-        plan = answering(plan, density, state)
+        plan = limit_chunk_time(plan, density, state)
         program = compile_chunk(plan, density, state)
         density = plan.place_target(density)
         arrays = plan.place(eqx.filter(state, eqx.is_array), state)

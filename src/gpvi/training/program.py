@@ -50,7 +50,7 @@ SHORTEST_CHUNK = 2
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What to run: a method, its optimiser, for how long, on how many data at a time, in how many lanes at once.
+    """What to run: a method, its optimiser, for how long, on how many data at a time, in how many seeds at once.
 
     After each of the `rounds`, if there are any, training may be judged to be done.
     """
@@ -59,21 +59,21 @@ class Plan:
     optimizer: optax.GradientTransformation
     steps: int
     batch_size: int | None = None
-    lanes: int | None = None
+    seeds: int | None = None
     rounds: tuple[int, ...] = ()
     shared: tuple[bool, ...] = ()
-    """Of each array of the target, whether the lanes share one instead of having each its own."""
+    """Of each array of the target, whether the seeds share one instead of having each its own."""
     longest: int = LONGEST_CHUNK
     """Steps that a chunk may take."""
     mesh: Mesh | None = None
-    """The devices that share a step, or the lanes, out among themselves."""
+    """The devices that share a step, or the seeds, out among themselves."""
 
     def layout(self, state: State) -> Layout | None:
         """How the state lies on the mesh: particles always in parts, parameters where they are large."""
         if self.mesh is None:
             return None
         names = self.mesh.axis_names
-        if self.lanes is not None:
+        if self.seeds is not None:
             return Layout(self.mesh, names, 0, first=True)
         model = state.learner.model
         if isinstance(model, Chains):
@@ -93,11 +93,11 @@ class Plan:
         """The target with its data shared out, and all else at every device."""
         if self.mesh is None:
             return density
-        if self.lanes is not None:
+        if self.seeds is not None:
             leaves, structure = jax.tree.flatten(eqx.filter(density, eqx.is_array))
-            lanes = Layout(self.mesh, self.mesh.axis_names, 0, first=True)
+            seeds = Layout(self.mesh, self.mesh.axis_names, 0, first=True)
             placed = [
-                leaf if shared else lanes.place(leaf)
+                leaf if shared else seeds.place(leaf)
                 for leaf, shared in zip(leaves, self.shared, strict=True)
             ]
             own = eqx.combine(jax.tree.unflatten(structure, placed), density)
@@ -182,7 +182,7 @@ class Program:
         return None if found is None else found + 2 * state
 
 
-def answering(plan: Plan, target: Density, state: State) -> Plan:
+def limit_chunk_time(plan: Plan, target: Density, state: State) -> Plan:
     """The plan; where log p is expensive, with chunks so short that Ctrl-C is answered in seconds."""
     if plan.batch_size is not None or not expensive(target):
         return plan
@@ -213,7 +213,7 @@ def compile_chunk(plan: Plan, target: Density, state: State) -> Program:
 def _program(plan: Plan, state_form: Any, target_form: Any) -> Program:
     length, masked = plan.chunk
     static, frame = (jax.tree.unflatten(form[1], form[0]) for form in (state_form, target_form))
-    layout = plan.layout(static) if plan.lanes is None else None
+    layout = plan.layout(static) if plan.seeds is None else None
 
     def advance(
         arrays: PyTree, data: PyTree, key: PRNGKeyArray, first: Int[Array, ""], batches: PyTree
@@ -242,20 +242,20 @@ def _program(plan: Plan, state_form: Any, target_form: Any) -> Program:
 
         return jax.lax.scan(one, arrays, (first + jnp.arange(length), rows, batches))
 
-    def advance_lanes(
+    def advance_seeds(
         arrays: PyTree, data: PyTree, key: PRNGKeyArray, first: Int[Array, ""], batches: PyTree
     ):
-        if plan.lanes is None:
+        if plan.seeds is None:
             with active(plan.mesh):
                 return advance(arrays, data, key, first, batches)
         own = jax.tree.unflatten(
             jax.tree.structure(data), [None if shared else 0 for shared in plan.shared]
         )
         return jax.vmap(advance, (0, own, 0, None, None))(
-            arrays, data, jax.random.split(key, plan.lanes), first, batches
+            arrays, data, jax.random.split(key, plan.seeds), first, batches
         )
 
-    return Program(advance_lanes)
+    return Program(advance_seeds)
 
 
 def _with_whole_parameters(state: State) -> State:

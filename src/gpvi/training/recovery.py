@@ -81,7 +81,7 @@ class Run:
             self.given_up = True
             self.notes.append(f"stopped at {where}, after {RETRIES} halvings of the step size")
             return
-        self.arrays = _with_half_the_step_size(self.arrays, failure.lanes)
+        self.arrays = _with_half_the_step_size(self.arrays, failure.seeds)
         self.notes.append(f"{where}; went back to step {self.done} with half the step size")
 
     def history(self) -> dict[str, np.ndarray]:
@@ -117,11 +117,11 @@ def rejections(history: dict[str, np.ndarray]) -> str | None:
 
 
 class Failure(NamedTuple):
-    """The first step that was not finite, the term that says so, and which of the lanes it was in."""
+    """The first step that was not finite, the term that says so, and which of the seeds it was in."""
 
     step: int
     term: str
-    lanes: np.ndarray
+    seeds: np.ndarray
     reported: bool = True
     """Whether a step reported it; otherwise it was seen in the state after the last one."""
 
@@ -132,24 +132,24 @@ def first_failure(terms: dict[str, np.ndarray], arrays: PyTree) -> Failure | Non
     steps = {name: int(np.nonzero(where)[-1].min()) for name, where in bad.items() if where.any()}
     if steps:
         name = min(steps, key=lambda name: steps[name])
-        lanes = np.asarray(np.any([where.any(-1) for where in bad.values()], axis=0))
-        return Failure(steps[name], name, lanes)
+        seeds = np.asarray(np.any([where.any(-1) for where in bad.values()], axis=0))
+        return Failure(steps[name], name, seeds)
     values = next(iter(terms.values()))
-    lanes = np.logical_not(_finite(arrays, values.ndim - 1), out=np.empty(values.shape[:-1], bool))
-    if not lanes.any():
+    seeds = np.logical_not(_finite(arrays, values.ndim - 1), out=np.empty(values.shape[:-1], bool))
+    if not seeds.any():
         return None
-    return Failure(values.shape[-1] - 1, "the state", lanes, reported=False)
+    return Failure(values.shape[-1] - 1, "the state", seeds, reported=False)
 
 
-def _with_half_the_step_size(state: State, lanes: np.ndarray) -> State:
+def _with_half_the_step_size(state: State, seeds: np.ndarray) -> State:
     damping = state.learner.damping
-    halved = jnp.where(jnp.asarray(lanes), damping / 2, damping)
+    halved = jnp.where(jnp.asarray(seeds), damping / 2, damping)
     return state._replace(learner=state.learner._replace(damping=halved))
 
 
 @functools.partial(jax.jit, static_argnums=1)
 def _finite(arrays: PyTree, leading: int) -> Bool[Array, "..."]:
-    """Whether a state is finite, for each lane where it has a leading axis of them."""
+    """Whether a state is finite, for each seed where it has a leading axis of them."""
     floats = jax.tree.leaves(eqx.filter(arrays, eqx.is_inexact_array))
     axes = [tuple(range(leading, leaf.ndim)) for leaf in floats]
     each = [jnp.isfinite(leaf).all(axis) for leaf, axis in zip(floats, axes, strict=True)]

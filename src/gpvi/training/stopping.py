@@ -1,95 +1,185 @@
-"""When to stop and when to begin again, if the length of training is not given.
+"""When training stops and when it begins again: rounds, the stopping rule, and attempts.
 
-Training goes in rounds, each with a schedule that decays to zero, so that each ends at rest. After a round the draws
-are weighed against the posterior: training stops where they fit, or where the ELBO no longer rises. If then they
-cannot be trusted, it begins anew; of all attempts the best is kept, and all are reported, as a check on several modes.
+Where its length is left to the library, training goes in rounds. Each has a schedule that decays to zero, so that it
+ends at rest. After a round the draws are compared with the posterior by importance weights: training stops when they
+fit, or when the ELBO no longer rises. If the draws then cannot be trusted, training begins anew from another key. The
+best attempt is kept, and all are reported, as a check on several modes.
 """
 
+import dataclasses
+import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import optax
 from jaxtyping import PRNGKeyArray
 
-from gpvi.diagnostics.importance import Importance
-from gpvi.diagnostics.missing_mass import Outside, inside_evidence, missing
+from gpvi.diagnostics.importance import (
+    DEFAULT_DRAWS,
+    Importance,
+    draw_weighted,
+    importance,
+)
+from gpvi.diagnostics.missing_mass import (
+    InitialEvidence,
+    ReferenceEvidence,
+    missing_mass,
+    wide_gaussian_evidence,
+)
 from gpvi.diagnostics.verdict import EVEN_SHARE, RELIABLE_K_HAT
+from gpvi.errors import DivergenceError, TrainingWarning, warn
 from gpvi.generators import AbstractGenerator
+from gpvi.methods import Method
 from gpvi.methods.base import State
+from gpvi.posterior.history import Training
 from gpvi.targets.density import Density
+from gpvi.targets.target import Target
 
 ATTEMPTS = 3
+"""How often training may begin, the first time included."""
 SETTLED_SHARE = 0.97
 """The effective share of importance weights at which more training has little to give."""
 LEAST_GAIN = 0.005
 """Nats: a round that raises the ELBO by less, or by less than the noise of new draws, is the last."""
-PACED_DIMENSIONS = 100
-"""Beyond it importance weights say little, and training runs its length."""
+MOST_DIMENSIONS = 100
+"""Beyond it importance weights say little, and training runs its full length."""
+
+
+def rounds(
+    target: Target,
+    method: Method,
+    steps: int | None,
+    optimizer: optax.GradientTransformation | None,
+    batch_size: int | None,
+    init: Any,
+) -> tuple[int, ...]:
+    """Return the steps of each round; none if the user chose the length, the schedule or the coordinates."""
+    chosen = steps is not None or optimizer is not None or batch_size is not None
+    unsuitable = target.draws_its_start or target.dim > MOST_DIMENSIONS
+    if chosen or unsuitable or not isinstance(init, str):
+        return ()
+    return method.rounds(target.dim)
 
 
 class Assessment(NamedTuple):
-    """What was seen of the draws at the end of a round."""
+    """How well the draws fit at the end of a round: their importance weights, and the mass they miss, if known."""
 
-    seen: Importance
-    missed: float | None
+    importance: Importance
+    missing: float | None
 
     @property
     def trusted(self) -> bool:
-        """Whether weights are reliable, or so even that they hardly matter, and nothing is seen to be missed."""
-        even = self.seen.effective_share >= EVEN_SHARE
-        return (self.seen.k_hat <= RELIABLE_K_HAT or even) and not self.missed
+        """Whether nothing is missing, and weights are reliable or so even that they hardly matter."""
+        even = self.importance.effective_share >= EVEN_SHARE
+        return (self.importance.k_hat <= RELIABLE_K_HAT or even) and not self.missing
 
     @property
     def settled(self) -> bool:
-        """Whether the draws fit."""
-        reliable = self.seen.k_hat <= RELIABLE_K_HAT and not self.missed
-        return reliable and self.seen.effective_share >= SETTLED_SHARE
+        """Whether the draws fit so well that training can stop."""
+        reliable = self.importance.k_hat <= RELIABLE_K_HAT and not self.missing
+        return reliable and self.importance.effective_share >= SETTLED_SHARE
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """Of two attempts the one that misses nothing is better, then the one with the higher ELBO."""
-        return not self.missed, self.seen.elbo
+        """Order of attempts: one that misses nothing is better, then the one with the higher ELBO."""
+        return not self.missing, self.importance.elbo
 
     def __str__(self) -> str:
-        missed = f", misses {self.missed:.0%}" if self.missed else ""
+        missing = f", misses {self.missing:.0%}" if self.missing else ""
         return (
-            f"ELBO {self.seen.elbo:.4g}, effective share {self.seen.effective_share:.2f}, "
-            f"k̂ {self.seen.k_hat:.2f}{missed}"
+            f"ELBO {self.importance.elbo:.4g}, effective share {self.importance.effective_share:.2f}, "
+            f"k̂ {self.importance.k_hat:.2f}{missing}"
         )
 
 
-class Judge:
-    """Assesses the state at the end of each round of one attempt.
+def importance_of_draws(
+    density: Density, generator: AbstractGenerator, *, key: PRNGKeyArray
+) -> Importance:
+    """Summarise the importance weights of new draws."""
+    return importance(draw_weighted(density, generator, DEFAULT_DRAWS, key=key).log_ratios)[0]
 
-    Rounds are compared at the same noise. Draws that fit must do so at other noise, too: k̂ of 4,000 draws varies, and
-    training would stop at the first lucky set.
+
+class Judge:
+    """The stopping rule of one attempt: it assesses the state at the end of each round.
+
+    Rounds are compared at the same noise. Draws that fit must also fit at other noise: k̂ of 4,000 draws varies, and
+    training would otherwise stop at the first lucky set.
     """
 
     def __init__(
-        self, target: Density, outside: Callable[[], Sequence[Outside | None]], *, key: PRNGKeyArray
+        self,
+        density: Density,
+        references: Callable[[], Sequence[ReferenceEvidence | None]],
+        *,
+        key: PRNGKeyArray,
     ):
-        self._target, self._outside = target, outside
+        self._density, self._references = density, references
         self._key, self._other_key = jax.random.split(key)
         self.last: Assessment | None = None
 
     def assess(self, state: State) -> Assessment:
-        """The draws of this state."""
+        """Assess the draws of this state."""
         return self._assessed(state, self._key)
 
     def _assessed(self, state: State, key: PRNGKeyArray) -> Assessment:
-        model = state.learner.model
-        assert isinstance(model, AbstractGenerator)
-        seen = inside_evidence(self._target, model, key=key)
-        return Assessment(seen, missing(seen, *self._outside(), dtype=self._target.dtype))
+        summary = importance_of_draws(self._density, state.learner.model, key=key)
+        missing = missing_mass(summary, *self._references(), dtype=self._density.dtype)
+        return Assessment(summary, missing)
 
-    def __call__(self, state: State, before: Assessment | None) -> tuple[str | None, Assessment]:
-        """Why training should stop here, or None; and what was seen. `before` is what the round before had."""
+    def __call__(self, state: State, previous: Assessment | None) -> tuple[str | None, Assessment]:
+        """Return the reason to stop here, or None, and the assessment. `previous` is that of the round before."""
         self.last = now = self.assess(state)
         if now.settled and self._assessed(state, self._other_key).settled:
             return f"the draws fit ({now})", now
-        if before is None:
+        if previous is None:
             return None, now
-        gain = now.seen.elbo - before.seen.elbo
-        noise = (now.seen.elbo_se**2 + before.seen.elbo_se**2) ** 0.5
-        why = None if gain > max(LEAST_GAIN, noise) else f"the ELBO no longer rises ({now})"
-        return why, now
+        gain = now.importance.elbo - previous.importance.elbo
+        noise = (now.importance.elbo_se**2 + previous.importance.elbo_se**2) ** 0.5
+        reason = None if gain > max(LEAST_GAIN, noise) else f"the ELBO no longer rises ({now})"
+        return reason, now
+
+
+def best_attempt(
+    attempt: Callable[[int, Judge], tuple[State, Training]],
+    density: Density,
+    initial: InitialEvidence | None,
+    *,
+    key: PRNGKeyArray,
+) -> tuple[State, Training]:
+    """Train until the draws can be trusted, at most `ATTEMPTS` times; keep the best attempt, and report all.
+
+    An attempt that is cut short is the last one. If an earlier attempt was finished, the better of the two is kept.
+    """
+    wide_key, judge_key = jax.random.split(jax.random.fold_in(key, ATTEMPTS))
+    from_start = None if initial is None else initial.reference(density)
+    references = functools.cache(
+        lambda: (from_start, wide_gaussian_evidence(density, key=wide_key))
+    )
+    attempts: list[tuple[Assessment, State, Training]] = []
+    reports: list[str] = []
+    while len(attempts) < ATTEMPTS:
+        judge = Judge(density, references, key=judge_key)
+        try:
+            state, training = attempt(len(attempts), judge)
+        except DivergenceError as error:
+            if not attempts:
+                raise
+            reports.append(str(error))
+            break
+        finished = training.steps == training.planned
+        if not finished and not attempts:
+            return state, training
+        assessment = judge.last if finished and judge.last is not None else judge.assess(state)
+        attempts.append((assessment, state, training))
+        reports.append("; ".join([str(assessment), *training.notes]))
+        if assessment.trusted or not finished:
+            break
+    best, state, training = max(attempts, key=lambda each: each[0].rank)
+    if len(reports) == 1:
+        return state, training
+    notes = [f"attempt {i + 1} of {len(reports)}: {each}" for i, each in enumerate(reports)]
+    if not best.trusted:
+        warn(f"no attempt can be trusted; {'; '.join(notes)}", TrainingWarning)
+    interrupted = any(training.interrupted for _, _, training in attempts)
+    return state, dataclasses.replace(training, notes=tuple(notes), interrupted=interrupted)

@@ -24,7 +24,10 @@ from gpvi.posterior.posterior import Posterior
 from gpvi.progress import Meter
 from gpvi.solvers.helper import Helper
 from gpvi.targets.target import Target
-from gpvi.training.fit import fit, fit_seeds
+from gpvi.training.fit import (
+    fit,
+    fit_seeds,
+)
 from gpvi_paper.experiments.base import (
     FOLD,
     Labelled,

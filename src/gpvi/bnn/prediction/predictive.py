@@ -42,6 +42,7 @@ from gpvi.generators.noise import standard_normal
 from gpvi.methods.carriers import Particles
 from gpvi.posterior.posterior import Posterior
 from gpvi.posterior.saving import understood
+from gpvi.posterior.start import Start
 from gpvi.specs import is_whole, require_between, require_key, require_positive
 from gpvi.targets.coordinates import Affine
 
@@ -378,8 +379,8 @@ def _pooled(members: Sequence[Posterior]) -> Posterior:
     """The particles of all, in the target's own coordinates."""
     first = members[0]
     table = Particles(jnp.concatenate([each.particles for each in members]))
-    identity = Affine.identity(first.dim, first.dtype)
-    return Posterior(first.method, table, identity, first.names, first.training)
+    start = Start(Affine.identity(first.dim, first.dtype))
+    return Posterior(first.method, table, start, first.names, first.training)
 
 
 def _stacked(generators: Sequence[AbstractGenerator]) -> AbstractGenerator:

@@ -28,7 +28,8 @@ from gpvi import bnn
 from gpvi.methods import GPVI, SVGD, AmortizedSVGD, DeepEnsemble, MeanFieldVI, Method
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.targets.target import Target
-from gpvi.training.fit import fit, planned
+from gpvi.training.fit import fit
+from gpvi.training.preparation import planned
 from gpvi.training.program import compile_chunk
 from gpvi_paper.bench import process
 from gpvi_paper.bench.limits.communication import Moved, collectives

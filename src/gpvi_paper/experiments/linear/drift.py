@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, Scalar
 
-from gpvi.diagnostics.importance import conditioning
+from gpvi.diagnostics.folding import conditioning
 from gpvi.errors import quietly
 from gpvi.generators import AbstractGenerator
 from gpvi.generators.noise import log_standard_normal

@@ -20,7 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, PRNGKeyArray
 
-from gpvi.diagnostics.importance import effective_share, smoothed_log_weights
+from gpvi.diagnostics.importance import (
+    effective_share,
+    smoothed_log_weights,
+)
 from gpvi.errors import GPVIError, quietly
 from gpvi.methods import GPVI
 from gpvi.posterior.posterior import Posterior

@@ -29,7 +29,8 @@ from gpvi.bnn.likelihoods import Likelihood
 from gpvi.bnn.networks.network import Network
 from gpvi.bnn.prediction.predictive import Predictive
 from gpvi.bnn.priors import Prior, StandardNormal
-from gpvi.diagnostics.importance import fold_fraction, importance
+from gpvi.diagnostics.folding import fold_fraction
+from gpvi.diagnostics.importance import importance
 from gpvi.directions import KSDDirection
 from gpvi.errors import quietly
 from gpvi.generators import AbstractGenerator, Residual
@@ -55,7 +56,10 @@ from gpvi.progress import Meter
 from gpvi.solvers.helper import Helper
 from gpvi.targets.density import at_once
 from gpvi.targets.target import Target
-from gpvi.training.fit import fit, fit_seeds
+from gpvi.training.fit import (
+    fit,
+    fit_seeds,
+)
 from gpvi_paper.experiments.base import FOLD, SECONDS, Labelled, Metric, Recipe
 from gpvi_paper.experiments.unfinished import next_place
 
@@ -220,7 +224,7 @@ def halves(chains: Posterior, seed: int | None = None) -> tuple[Posterior, Poste
         Posterior(
             chains.method,
             Particles(jax.numpy.asarray(part.reshape(-1, chains.dim))),
-            chains.affine,
+            chains.start,
             chains.names,
             chains.training,
             chains.target,

@@ -1,0 +1,213 @@
+"""What is decided before the first step: the plan, the coordinates of training, and the first state.
+
+`fit` and `fit_seeds` share all of it: one target is a list of one.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from gpvi.diagnostics.missing_mass import InitialEvidence
+from gpvi.errors import TrainingWarning, warn
+from gpvi.methods import GPVI, Method
+from gpvi.methods.base import Learner, State
+from gpvi.posterior.posterior import Posterior
+from gpvi.posterior.start import Start
+from gpvi.targets.coordinates import Affine, Whitened
+from gpvi.targets.density import expensive
+from gpvi.targets.preflight import rounded
+from gpvi.targets.target import Target
+from gpvi.training import stopping
+from gpvi.training.arguments import check_arguments, checked_mesh
+from gpvi.training.checkpoint import Checkpoints
+from gpvi.training.program import LONGEST_CHUNK, Plan
+
+THRIFTY = GPVI(gradient="l2", particles=128, first_round=250)
+"""The default where log p is expensive: few draws, by the gradient whose noise vanishes as q comes near p."""
+THRIFTY_DIMENSIONS = 20
+"""The largest dimension for that default: its gradient takes d times the generator's work for each draw."""
+WHITENED_DIMENSIONS = 1_000
+"""The largest dimension in which `init="auto"` searches for a Gaussian; its dense scale has d² entries."""
+
+
+def planned(
+    target: Target,
+    method: Method | None,
+    steps: int | None,
+    optimizer: optax.GradientTransformation | None,
+    batch_size: int | None,
+    init: Any,
+    mesh: Mesh | int | None = None,
+) -> Plan:
+    """Return what `fit` will run with these arguments; refuse arguments that cannot be used."""
+    method = _default_method(target, init, batch_size) if method is None else method
+    check_arguments(target, method, steps, batch_size, init, optimizer)
+    batch_size = default_batch_size(target, method, batch_size)
+    rounds = stopping.rounds(target, method, steps, optimizer, batch_size, init)
+    if rounds:
+        steps, optimizer = sum(rounds), method.default_optimizer(*rounds)
+    steps = method.default_steps() if steps is None else int(steps)
+    optimizer = method.default_optimizer(steps) if optimizer is None else optimizer
+    devices = checked_mesh(mesh, method)
+    longest = LONGEST_CHUNK
+    if target.stream is not None and batch_size is not None:
+        longest = min(longest, target.stream.batches(batch_size))
+    return Plan(method, optimizer, steps, batch_size, rounds=rounds, longest=longest, mesh=devices)
+
+
+def _default_method(target: Target, init: Any, batch_size: int | None) -> Method:
+    """Return the method of the posterior to continue, or the target's suggestion, or GPVI by the cost of log p."""
+    if isinstance(init, Posterior):
+        return init.method
+    if not isinstance(target, Target):
+        return GPVI()
+    suggested = target.suggestion()
+    if suggested is not None:
+        return suggested.method
+    full_data = batch_size is None and target.batch_size is None
+    if not full_data or target.draws_its_start or target.dim > THRIFTY_DIMENSIONS:
+        return GPVI()
+    with target.precision():
+        return THRIFTY if expensive(target) else GPVI()
+
+
+def default_batch_size(target: Target, method: Method, batch_size: int | None) -> int | None:
+    """Return the given batch size, or the target's own if the method takes batches."""
+    if batch_size is not None:
+        return int(batch_size)
+    return None if method.full_data else target.batch_size
+
+
+class Prepared(NamedTuple):
+    """Targets that are ready to be trained, with the start of each."""
+
+    targets: list[Target]
+    starts: list[Start]
+    notes: list[tuple[str, ...]]
+    """What the target's float type cannot resolve, for each target."""
+
+    @property
+    def densities(self) -> list[Whitened]:
+        """The targets in the coordinates of training."""
+        pairs = zip(self.targets, self.starts, strict=True)
+        return [Whitened(target, start.affine) for target, start in pairs]
+
+
+def prepare(
+    targets: Sequence[Target],
+    method: Method,
+    batch_size: int | None,
+    inits: Sequence[Any],
+    saves: Checkpoints | None,
+    *,
+    keys: Sequence[PRNGKeyArray],
+    seeds: int | None = None,
+) -> Prepared:
+    """Check the targets, find where the training of each starts, and warn of what their float type cannot resolve.
+
+    A start that a checkpoint holds is not searched for again. `seeds` is their number if they train side by side.
+    """
+    targets = _checked(targets, batch_size)
+    searched = [searches(init, target) for init, target in zip(inits, targets, strict=True)]
+    starts = saves.starts(targets[0], seeds) if saves is not None and searched[0] else None
+    if starts is None:
+        each = zip(targets, inits, keys, strict=True)
+        starts = [find_start(target, method, init, key=key) for target, init, key in each]
+    notes = [
+        _unresolved(target, start) if search else ()
+        for target, start, search in zip(targets, starts, searched, strict=True)
+    ]
+    for note in dict.fromkeys(note for own in notes for note in own):
+        warn(note, TrainingWarning)
+    return Prepared(targets, starts, notes)
+
+
+def _checked(targets: Sequence[Target], batch_size: int | None) -> list[Target]:
+    """Return the targets after validation; a target that is passed several times is validated once and shared."""
+    distinct = {id(target): target for target in targets}
+    checked = {each: target.checked(batch_size) for each, target in distinct.items()}
+    return [checked[id(target)] for target in targets]
+
+
+def keeps_its_coordinates(target: Target) -> bool:
+    """Whether `init="auto"` trains in the target's own coordinates, without a search."""
+    return target.draws_its_start or target.dim > WHITENED_DIMENSIONS
+
+
+def searches(init: Any, target: Target) -> bool:
+    """Whether this `init` searches for a Gaussian to start from."""
+    return isinstance(init, str) and not (init == "auto" and keeps_its_coordinates(target))
+
+
+def find_start(target: Target, method: Method, init: Any, *, key: PRNGKeyArray) -> Start:
+    """Find the coordinates to train in: those of a posterior, the target's own, or those of a Gaussian near it."""
+    if isinstance(init, Posterior):
+        return init.start._replace(report="continued from a posterior")
+    if not searches(init, target):
+        at = target.starting_points(1, key=key)[0] if target.draws_its_start else target.initial
+        scale = Affine.identity(target.dim, target.dtype).scale
+        return Start(Affine(at, scale), "the target's own coordinates, around its initial point")
+    from gpvi import initialization
+
+    assert isinstance(init, str)
+    search = {
+        "auto": initialization.automatic,
+        "variational": initialization.variational,
+        "laplace": initialization.laplace,
+    }[init]
+    sample, log_density = target.sample(), target.log_density
+    if sample is not None:
+        log_density = jax.tree_util.Partial(log_density, batch=sample)
+    gaussian = search(log_density, target.initial, key=key)
+    scale = np.asarray(gaussian.scale, np.float64)
+    if method.coordinates == "diagonal":
+        scale = (np.linalg.inv(scale) ** 2).sum(0) ** -0.5
+    affine = Affine(jnp.asarray(gaussian.location, target.dtype), jnp.asarray(scale, target.dtype))
+    report = gaussian.report
+    if sample is not None:
+        size = jax.tree.leaves(sample)[0].shape[0]
+        return Start(affine, f"{report}, of {size:,} of {target.size:,} data")
+    evidence = InitialEvidence.measured(
+        Whitened(target, affine), report.log_evidence, report.log_evidence_se
+    )
+    return Start(affine, str(report), evidence)
+
+
+def first_state(
+    method: Method,
+    density: Whitened,
+    optimizer: optax.GradientTransformation,
+    init: Any,
+    *,
+    key: PRNGKeyArray,
+) -> State:
+    """Return the state in which training begins: fresh, or with the model or the particles that `init` gives."""
+    state = method.init(density, optimizer, key=key)
+    if isinstance(init, Posterior):
+        learner = Learner.start(init.carrier(), optimizer, density.dtype)
+        return State(learner, state.auxiliary if init.auxiliary is None else init.auxiliary)
+    if isinstance(init, jax.Array | np.ndarray):
+        return _from_points(init, state, density)
+    return state
+
+
+def _from_points(
+    points: Float[Array | np.ndarray, "n d"], state: State, density: Whitened
+) -> State:
+    """Return the state with its particles moved to the given points, in the coordinates of training."""
+    positions = jax.vmap(density.affine.inverse)(jnp.asarray(points, density.dtype))
+    model = eqx.tree_at(lambda model: model.positions, state.learner.model, positions)
+    return state._replace(learner=state.learner._replace(model=model))
+
+
+def _unresolved(target: Target, start: Start) -> tuple[str, ...]:
+    """Describe what the target's float type is too coarse for."""
+    log_p = None if start.evidence is None else start.evidence.log_density
+    return rounded(start.affine.location, start.affine.scale, log_p, lambda: target.names)

@@ -147,6 +147,16 @@ def _median_by_bisection(values: Float[Array, " n"]) -> Scalar:
 def chi_squared_median(dim: int) -> float:
     """Return the median of χ² with `dim` degrees of freedom.
 
+    Parameters
+    ----------
+    dim
+        The degrees of freedom.
+
+    Returns
+    -------
+    float
+        The median.
+
     Examples
     --------
     >>> round(gpvi.kernels.chi_squared_median(2), 4)
@@ -251,7 +261,28 @@ class Fixed(Bandwidth):
 
 
 def as_bandwidth(value: Any) -> Bandwidth:
-    """Return a bandwidth rule, given one or its shorthand: "median", "noise" or a number."""
+    """Return a bandwidth rule, given one or its shorthand.
+
+    Parameters
+    ----------
+    value
+        "median", "noise", a number, or a `Bandwidth`.
+
+    Returns
+    -------
+    Bandwidth
+        The rule.
+
+    Raises
+    ------
+    gpvi.errors.InputError
+        If it is none of these.
+
+    Examples
+    --------
+    >>> gpvi.kernels.as_bandwidth("median"), gpvi.kernels.as_bandwidth(0.5)
+    (Median(factor=1.0), Fixed(value=0.5))
+    """
     if isinstance(value, int | float) and not isinstance(value, bool):
         return Fixed(float(value))
     return resolve(value, {"median": Median, "noise": Noise}, "bandwidth", Bandwidth | float)
@@ -363,7 +394,28 @@ class IMQ(Kernel):
 
 
 def as_kernel(value: Any) -> Kernel:
-    """Return a kernel, given one or its shorthand: "rbf" or "imq"."""
+    """Return a kernel, given one or its shorthand.
+
+    Parameters
+    ----------
+    value
+        "rbf", "imq" or a `Kernel`.
+
+    Returns
+    -------
+    Kernel
+        The kernel.
+
+    Raises
+    ------
+    gpvi.errors.InputError
+        If it is none of these.
+
+    Examples
+    --------
+    >>> gpvi.kernels.as_kernel("imq")
+    IMQ(bandwidth='median')
+    """
     return resolve(value, {"rbf": RBF, "imq": IMQ}, "kernel", Kernel)
 
 

@@ -77,7 +77,7 @@ def spec(cls: type[Spec]) -> type[Spec]:
     return made
 
 
-def known_classes(classes: Iterable[type] = ()) -> dict[str, type]:
+def known_classes(classes: Iterable[Any] = ()) -> dict[str, type]:
     """Return the classes that a file may name: all registered ones, and those given, which may replace a user's own.
 
     Parameters

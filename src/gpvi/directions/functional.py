@@ -26,6 +26,11 @@ class FunctionalDirection(NamedTuple):
         The largest ‖y‖/‖v‖: it grows without bound where J comes near to being singular.
     inverse
         A⁻¹ at every z′, (n, k, k), if the solver formed it; otherwise None.
+
+    Examples
+    --------
+    >>> gpvi.directions.FunctionalDirection._fields
+    ('direction', 'solver_state', 'residual', 'stretch', 'inverse')
     """
 
     direction: Float[Array, "m d"]

@@ -5,7 +5,6 @@ contract), then `gpvi.py` (Algorithm 1).
 """
 
 from gpvi.methods.base import About as About
-from gpvi.methods.base import Info as Info
 from gpvi.methods.base import Learner as Learner
 from gpvi.methods.base import Method as Method
 from gpvi.methods.base import State as State

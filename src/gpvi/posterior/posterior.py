@@ -629,7 +629,7 @@ class Posterior:
         return precision(self.dtype)
 
 
-def load(path: str | os.PathLike[str], classes: Iterable[type] = ()) -> Posterior:
+def load(path: str | os.PathLike[str], classes: Iterable[Any] = ()) -> Posterior:
     """Read a posterior that `Posterior.save` wrote; nothing in the file is executed, and no target is needed.
 
     Parameters

@@ -84,7 +84,7 @@ def to_document(saved: Saved, listed: int) -> tuple[dict[str, Any], dict[str, np
     return document, arrays | history
 
 
-def read(directory: str | os.PathLike[str], classes: Iterable[type] = ()) -> Saved:
+def read(directory: str | os.PathLike[str], classes: Iterable[Any] = ()) -> Saved:
     """What `write` wrote; nothing in the files is executed, and no target is needed."""
     known = specs.known_classes(classes)
     document, arrays = storage.read(directory)

@@ -27,7 +27,28 @@ from gpvi.specs import resolve
 
 
 def as_solver(value: Any) -> Solver:
-    """Return a solver, given one or its shorthand: "block", "dense", "bicgstab", "gmres" or "helper"."""
+    """Return a solver, given one or its shorthand.
+
+    Parameters
+    ----------
+    value
+        "block", "dense", "bicgstab", "gmres", "helper" or a `Solver`.
+
+    Returns
+    -------
+    Solver
+        The solver.
+
+    Raises
+    ------
+    gpvi.errors.InputError
+        If it is none of these.
+
+    Examples
+    --------
+    >>> gpvi.solvers.as_solver("gmres").algorithm
+    'gmres'
+    """
     return resolve(
         value,
         {

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gpvi.cli import GROUP
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 IDS = [page.name for page in PAGES]
@@ -40,8 +42,9 @@ def compiled(code: str) -> ast.Module:
 
 
 def mentioned(page: Path) -> set[str]:
-    """The names of this distribution, in the text and in the imports of its code."""
+    """The names of this distribution, in the text and in the imports of its code; not files, nor entry points."""
     names = set(re.findall(r"\bgpvi(?:_paper)?(?:\.[A-Za-z]\w*)+\b(?![-/])", page.read_text()))
+    names = {name for name in names if not name.endswith(".py")} - {GROUP}
     for code in blocks(page):
         for node in ast.walk(compiled(code)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gpvi"):

@@ -16,17 +16,13 @@ from gpvi.bnn.priors import Prior
 from gpvi_paper.data import cifar10, download
 from gpvi_paper.data.images import CLASSES, Images
 from gpvi_paper.experiments.base import Published, ReadsData
-from gpvi_paper.experiments.images.open_category import (
-    CLEAN,
+from gpvi_paper.experiments.images.open_category import CLEAN, SPLIT, TITLES, UNKNOWN, OpenCategory
+from gpvi_paper.experiments.images.recipes import (
     ENSEMBLE,
     GPVI_BEST,
     HELPER,
-    SPLIT,
-    TITLES,
-    UNKNOWN,
     BestSetting,
     NetworkRecipe,
-    OpenCategory,
     PaperSetting,
     best_recipes,
     sharpened_recipes,

@@ -12,7 +12,8 @@ from gpvi.bnn.networks.architectures import MLPDefinition
 from gpvi.errors import NotAvailableError
 from gpvi_paper.data.images import CLASSES, Images
 from gpvi_paper.experiments.base import Published
-from gpvi_paper.experiments.images.open_category import BestSetting, OpenCategory
+from gpvi_paper.experiments.images.open_category import OpenCategory
+from gpvi_paper.experiments.images.recipes import BestSetting
 
 SIZES = (64, 64, 64, CLASSES)
 WEIGHTS = 8_970

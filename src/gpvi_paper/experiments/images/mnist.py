@@ -9,13 +9,13 @@ from gpvi.bnn import FanIn, Network, lenet5
 from gpvi_paper.data import download, mnist
 from gpvi_paper.data.images import CLASSES, Images
 from gpvi_paper.experiments.base import Published, ReadsData
-from gpvi_paper.experiments.images.open_category import (
+from gpvi_paper.experiments.images.open_category import OpenCategory
+from gpvi_paper.experiments.images.recipes import (
     ENSEMBLE,
     GPVI_BEST,
     HELPER,
     BestSetting,
     NetworkRecipe,
-    OpenCategory,
     PaperSetting,
     colder,
 )

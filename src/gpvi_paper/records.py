@@ -27,7 +27,7 @@ from pydantic import StrictStr as Str
 
 from gpvi.errors import StorageError
 from gpvi.persistence import untrusted
-from gpvi.persistence.writing import unwritable, whole
+from gpvi.persistence.writing import atomic, unwritable
 from gpvi.progress import Meter, as_meter
 
 FORMAT = "gpvi-record"
@@ -263,7 +263,7 @@ def write(record: Record, directory: str | os.PathLike[str]) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         while path.exists():
             path = path.with_name(f"{path.name.removesuffix('.json')}-{secrets.token_hex(2)}.json")
-        with whole(path) as part:
+        with atomic(path) as part:
             part.write_text(content + "\n", "utf-8")
     except OSError as error:
         raise unwritable(folder, error) from error

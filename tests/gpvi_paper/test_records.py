@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpvi.errors import StorageError
-from gpvi.persistence.writing import try_out
+from gpvi.persistence.writing import check_writable
 from gpvi_paper import records
 from gpvi_paper.experiments import EXPERIMENTS
 from gpvi_paper.records import Curve, Environment, Record, Summary
@@ -192,11 +192,11 @@ def test_the_environment_names_no_machine():
 
 
 def test_an_output_is_tried_out_without_a_trace(tmp_path):
-    try_out(tmp_path / "new" / "runs")
+    check_writable(tmp_path / "new" / "runs")
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="--out"):
-        try_out(tmp_path / "file" / "runs")
+        check_writable(tmp_path / "file" / "runs")
 
 
 @pytest.mark.parametrize(

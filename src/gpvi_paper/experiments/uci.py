@@ -57,7 +57,7 @@ LARGE = ("protein-tertiary-structure",)
 UNITS, MORE_UNITS = 50, 100
 SPLITS = {"best": None, "demo": 3, "smoke": 2}
 STEPS = {"best": 10_000, "demo": 3_000, "smoke": 20}
-"""Of particles and MF-VI; generators take longer by `LONGER`."""
+"""Steps of particles and MF-VI; generators take `LONGER` times as many."""
 LONGER = 3.2
 SMOKE_CASES = ("yacht",)
 DRAWS = {"best": 500, "demo": 200, "smoke": 20}
@@ -65,9 +65,9 @@ DRAWS = {"best": 500, "demo": 200, "smoke": 20}
 FEW_DATA = 2_000
 """Largest data set for Markov chains, which use all data at once."""
 BATCH, LARGE_BATCH = 128, 512
-"""Data in a step of particles and MF-VI, and of generators."""
+"""Batch sizes: of particles and MF-VI, and of generators."""
 HELD_OUT, CHOOSING = 5, 5
-"""To choose a model, one in this many training rows is held out, in this many first splits."""
+"""A model is chosen on held-out data: a fifth of the training rows in each of the first five splits."""
 LEVEL = 0.9
 NARROW, WIDE, SPARSE = FanIn(1.0, 1.0), FanIn(2.0, 2.0), Sparse()
 COLD = (1.0, 0.3, 0.1)
@@ -101,7 +101,7 @@ class NetworkRecipe(Recipe):
     members: int = 1
     """Fits from different starts, whose draws are joined in one mixture."""
     most_data: int | None = None
-    """Sets with more are left out."""
+    """Sets with more data than this are left out."""
 
     @property
     def models(self) -> list["Model"]:
@@ -168,7 +168,7 @@ def held_out(split: uci.Split, number: int) -> uci.Split:
 
 
 class Scores(NamedTuple):
-    """Of one split, in the units of y."""
+    """The scores on one split, in the units of y."""
 
     rmse: float
     nll: float
@@ -217,7 +217,7 @@ def scores(
 
 
 def drawn(posteriors: Sequence[gpvi.Posterior], number: int, *, key: PRNGKeyArray) -> Array:
-    """Networks of all members: a number of new ones from each, or all its particles."""
+    """Networks of all members: all particles of a member, or its share of `number` new ones."""
     each = -(-number // len(posteriors))
     tables = [
         posterior.particles
@@ -229,7 +229,7 @@ def drawn(posteriors: Sequence[gpvi.Posterior], number: int, *, key: PRNGKeyArra
 
 
 class UCI(ReadsData[NetworkRecipe]):
-    """The bench of regression sets."""
+    """Every set of `CASES` by every method."""
 
     name = "uci"
     title = "Networks on seven regression sets"
@@ -310,7 +310,7 @@ def measured(
     *,
     key: PRNGKeyArray,
 ) -> dict[str, float]:
-    """Everything that is measured on one set."""
+    """All measurements on one set."""
     recipe, units = results.recipe, MORE_UNITS if case in LARGE else UNITS
     began, models, choice = time.perf_counter(), recipe.models, 0
     choose_key, final_key, draw_key = jax.random.split(key, 3)
@@ -354,11 +354,11 @@ class Fitted:
 
     @property
     def first(self) -> "Fitted":
-        """The first of them alone."""
+        """The first posterior alone."""
         return dataclasses.replace(self, posteriors=self.posteriors[:1])
 
     def scores(self, number: int, *, key: PRNGKeyArray) -> Scores:
-        """Of the mixture of all."""
+        """The scores of the mixture of all posteriors."""
         draws = drawn(self.posteriors, number, key=key)
         return scores(self.network, self.likelihood, draws, self.problem)
 

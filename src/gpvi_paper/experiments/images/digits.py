@@ -18,7 +18,7 @@ from gpvi_paper.experiments.images.recipes import BestSetting
 SIZES = (64, 64, 64, CLASSES)
 WEIGHTS = 8_970
 TRAIN = 1_198
-"""Two thirds; the others, the last in the file, come from other writers."""
+"""Two thirds of the images; the others, the last in the file, are by other writers."""
 BEST = BestSetting(
     dim=WEIGHTS,
     epochs=150,

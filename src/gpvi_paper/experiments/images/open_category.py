@@ -72,7 +72,7 @@ TITLES: dict[str, str] = {
     },
 }
 HELD_OUT = 0.1
-"""The last tenth of the training set, on which hyper-parameters may be chosen."""
+"""The share of the training set, its last part, on which hyper-parameters may be chosen."""
 SCORES = ("variance", "entropy", "mutual_information", "confidence")
 HISTOGRAM = np.linspace(-8.0, 0.5, 35)
 """The edges of the bins of log₁₀ of a score."""
@@ -123,7 +123,7 @@ def with_mirror_images(problem: Task) -> Task:
 
 
 def _moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and deviation of each channel, from counts of the 256 values."""
+    """Mean and standard deviation of each channel, computed from the counts of the 256 values."""
     values = np.arange(256.0)
     counts = np.stack([np.bincount(c.ravel(), minlength=256) for c in np.moveaxis(x, -1, 0)])
     share = counts / counts.sum(1, keepdims=True)
@@ -141,7 +141,7 @@ def trained(
     key: PRNGKeyArray,
     progress: bool | Meter = False,
 ) -> list[list[gpvi.Posterior]]:
-    """The generators (or particles) of each seed, all trained side by side."""
+    """The posteriors of each seed, one per generator of its mixture, all trained side by side."""
     if recipe.mirrored:
         problem = with_mirror_images(problem)
     n = len(problem.labels)
@@ -310,7 +310,7 @@ class OpenCategory(Experiment[NetworkRecipe]):
         """The classifier, always with ten outputs."""
 
     def recipes(self, preset: str) -> dict[str, NetworkRecipe]:
-        """As published, as recommended and some of these sharpened, or a few steps."""
+        """`paper` has the published rows, `best` the recommended ones, `smoke` a few steps of these."""
         if preset == "paper":
             return {} if self.as_published is None else paper_recipes(self.as_published)
         if preset == "smoke":

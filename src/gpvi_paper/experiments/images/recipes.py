@@ -46,10 +46,10 @@ class NetworkRecipe(Recipe):
     generators: int = 1
     """How many are mixed."""
     draws: int | None = DRAWS
-    """Networks for predictions, of all generators together; None for all that a particle method has."""
+    """Number of networks for predictions, of all generators together; None for all particles."""
 
     def temperature(self, data: int) -> float:
-        """T for this number of data."""
+        """The temperature for this number of data."""
         if self.entropy_weight is None:
             return self.posterior_temperature
         return self.entropy_weight * PARTICLES * data
@@ -81,7 +81,7 @@ class PaperSetting:
     hidden: tuple[int, ...]
     learning_rate: float
     entropy_weight: float
-    """Of the generators; the authors' particle methods have 1."""
+    """The authors' weight for generators; their particle methods have 1."""
     scale: float
     """λ. The authors' image experiments leave the term λz out, which makes f a map from R^k without an inverse; a small
     fixed λ comes nearest to it."""

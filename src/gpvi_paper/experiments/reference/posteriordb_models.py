@@ -24,7 +24,7 @@ Values = dict[str, Array]
 Arguments = dict[str, np.ndarray]
 
 SUBSTEPS = 2
-"""Steps of the coarsest of the elimination's four integrations between two measurements."""
+"""Steps between two measurements in the coarsest of the four integrations of the elimination."""
 
 
 @dataclasses.dataclass(frozen=True)

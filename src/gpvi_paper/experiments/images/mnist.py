@@ -107,7 +107,7 @@ class MNIST(OpenCategory, ReadsData[NetworkRecipe]):
         return mnist.find(download.fetch("mnist") if directory is None else directory)
 
     def own_recipes(self, setting: BestSetting) -> dict[str, NetworkRecipe]:
-        """The rows of every image set; GPVI with the prior that held-out images choose after twice the epochs; and colder."""
+        """The rows of every image set, and GPVI with a narrower prior and on colder posteriors (see `summary`)."""
         recipes = super().own_recipes(setting)
         narrower = dataclasses.replace(recipes[GPVI_BEST], prior=NARROWER)
         return recipes | {

@@ -16,7 +16,7 @@ from gpvi_paper.bench.results import Result, Setting
 from gpvi_paper.bench.timing import in_turns
 from gpvi_paper.experiments import overhead
 from gpvi_paper.experiments.images import cifar10, mnist
-from gpvi_paper.experiments.images.open_category import (
+from gpvi_paper.experiments.images.recipes import (
     EXACT,
     HELPER,
     PARTICLES,

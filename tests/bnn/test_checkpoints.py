@@ -172,7 +172,7 @@ def test_damaged_networks_are_fitted_again(whole, tmp_path, monkeypatch):
         killed(3, patch)
         with pytest.raises(KilledError):
             fit(checkpoint=tmp_path, every=2)
-    (tmp_path / "attempt-0-step-0" / storage.ARRAYS).write_bytes(b"damaged")
+    (tmp_path / "attempt-0-step-0").write_bytes(b"damaged")
     with pytest.warns(TrainingWarning, match="step 0 is damaged and was skipped"):
         resumed = fit(checkpoint=tmp_path)
     assert bits(resumed) == bits(whole)

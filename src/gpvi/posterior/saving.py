@@ -1,4 +1,4 @@
-"""A posterior as a directory of safetensors and JSON, written and read without its target."""
+"""A posterior as a file of arrays and JSON, written and read without its target."""
 
 import dataclasses
 import json
@@ -22,6 +22,7 @@ from gpvi.generators.triangular import HEAD
 from gpvi.methods import Method
 from gpvi.methods.carriers import Particles, Sampler
 from gpvi.persistence import format as storage
+from gpvi.persistence.untrusted import json_strings
 from gpvi.posterior.history import Training
 from gpvi.posterior.start import Start
 from gpvi.targets.coordinates import Affine
@@ -49,9 +50,9 @@ class Saved(NamedTuple):
     auxiliary: PyTree
 
 
-def write(saved: Saved, directory: str | os.PathLike[str]) -> None:
-    """Write a directory that `read` reads."""
-    storage.write(directory, *to_document(saved, LISTED))
+def write(saved: Saved, path: str | os.PathLike[str]) -> None:
+    """Write a file that `read` reads."""
+    storage.write(path, *to_document(saved, LISTED))
 
 
 def to_document(saved: Saved, listed: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -84,20 +85,20 @@ def to_document(saved: Saved, listed: int) -> tuple[dict[str, Any], dict[str, np
     return document, arrays | history
 
 
-def read(directory: str | os.PathLike[str]) -> Saved:
+def read(path: str | os.PathLike[str]) -> Saved:
     """What `write` wrote; nothing in the files is executed, and no target is needed."""
-    document, arrays = storage.read(directory)
+    document, arrays = storage.read(path)
     if MEMBERS in document:
         raise StorageError(
-            f"{directory} holds what a network predicts, and not a single posterior: read it with "
-            "gpvi.bnn.load(directory, network)."
+            f"{path} holds what a network predicts, and not a single posterior: read it with "
+            "gpvi.bnn.load(path, network)."
         )
-    with understood(directory, "a posterior"):
+    with understood(path, "a posterior"):
         return from_document(document, arrays)
 
 
 @contextmanager
-def understood(directory: str | os.PathLike[str], what: str) -> Iterator[None]:
+def understood(path: str | os.PathLike[str], what: str) -> Iterator[None]:
     """Turn any error that a foreign document causes into a `StorageError`."""
     try:
         yield
@@ -105,7 +106,7 @@ def understood(directory: str | os.PathLike[str], what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise StorageError(
-            f"{directory} does not hold {what} that this version of gpvi can read: {repr(error)[:500]}. "
+            f"{path} does not hold {what} that this version of gpvi can read: {repr(error)[:500]}. "
             "It may come from another version, or have been edited."
         ) from error
 
@@ -119,7 +120,7 @@ def from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Sa
     _expect(type(dim) is int and dim >= 1, f"dim is {dim!r}")
     _expect(dtype in ("float32", "float64"), f"dtype is {dtype!r}")
     listed = document["names"]
-    names = tuple(json.loads(arrays["names"].tobytes()) if listed is None else listed)
+    names = tuple(json_strings(arrays["names"].tobytes(), dim) if listed is None else listed)
     _expect(len(names) == dim and all(isinstance(name, str) for name in names), "names do not fit")
     _expect(document["affine"] in ("diagonal", "dense"), f"affine is {document['affine']!r}")
     history = {name: arrays[f"history/{name}"] for name in training["history"]}

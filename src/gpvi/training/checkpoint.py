@@ -1,6 +1,6 @@
 """Checkpoints: an interrupted run resumes from the newest intact one, as if it had never stopped.
 
-A checkpoint is a directory written atomically by `gpvi.persistence.format`, with checksums. It holds the state, the
+A checkpoint is a file written atomically by `gpvi.persistence.format`, with a checksum. It holds the state, the
 previous state (to rewind to), what every step reported, and the identity of the run: the method, the plan, the key, a
 hash of the data, a hash of the traced program, and log p at a few points. Step t draws from keys folded from t, so
 nothing else is needed to continue bit for bit on the same hardware.
@@ -112,9 +112,11 @@ def _data_digest(target: Target) -> str:
         return target.stream.digest()
     leaves = [leaf for leaf in jax.tree.leaves(target.data) if eqx.is_array(leaf)]
     shapes = [f"{leaf.dtype}{leaf.shape}" for leaf in leaves]
-    mine = [part.tobytes() for leaf in leaves for part in hosts.parts(leaf)]
+    mine = [part.tobytes() for leaf in leaves for part in hosts.local_parts(leaf)]
     digest = _digest(*map(str.encode, shapes), *mine)
-    return digest if all(leaf.is_fully_addressable for leaf in leaves) else hosts.joined(digest)
+    return (
+        digest if all(leaf.is_fully_addressable for leaf in leaves) else hosts.joint_digest(digest)
+    )
 
 
 def _digest(*parts: bytes) -> str:
@@ -152,7 +154,7 @@ class Checkpoints:
         if not hosts.first():
             yield
             return
-        with lock.held(self.directory) as trouble:
+        with lock.locked(self.directory) as trouble:
             if trouble is None:
                 storage.sweep(self.directory)
             elif not self.directory.is_dir():
@@ -237,7 +239,7 @@ class Checkpoints:
             due = time.monotonic() - self._saved_at >= self._pause
         else:
             due = run.done - self._saved_step >= self.every
-        if hosts.agreed(due):
+        if hosts.largest(due):
             self.save(attempt, run)
 
     def save(self, attempt: int, run: Run) -> None:
@@ -439,7 +441,7 @@ def _decoded(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray], fres
 def _plain(leaf: Any) -> np.ndarray:
     """Return the leaf as an array of numbers; for keys, their data."""
     keys = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return hosts.at_hand(jax.random.key_data(leaf) if keys else leaf)
+    return hosts.gathered(jax.random.key_data(leaf) if keys else leaf)
 
 
 def _like(array: np.ndarray, leaf: Any) -> Any:

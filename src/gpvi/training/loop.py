@@ -216,7 +216,7 @@ class Interrupts:
         self._previous = {}
         if threading.current_thread() is threading.main_thread():
             self._previous = {number: signal.signal(number, self._note) for number in self._watched}
-        return lambda: hosts.agreed(self._seen)
+        return lambda: hosts.largest(self._seen)
 
     def _note(self, number: int, frame: Any) -> None:
         if self._seen:

@@ -22,18 +22,18 @@ from gpvi._compute import nvidia
 from gpvi._compute.operation_counts import operations
 from gpvi.methods import Method
 from gpvi.methods.base import State
-from gpvi.parallel.hosts import at_hand
+from gpvi.parallel.hosts import gathered
 from gpvi.parallel.memory import needed
 from gpvi.parallel.mesh import (
     PARTICLES,
     Layout,
     active,
-    bytes_at_each,
+    bytes_per_device,
     data_rows,
-    dividing,
-    everywhere,
-    shared_out,
-    whole,
+    distribute_data,
+    draws_axis,
+    replicate_rest,
+    replicated,
 )
 from gpvi.targets.coordinates import Whitened
 from gpvi.targets.density import Density, expensive
@@ -83,7 +83,7 @@ class Plan:
             return Layout(self.mesh, names)
         if self.method.independent:
             return Layout(self.mesh, tuple(n for n in names if n == PARTICLES), 0, first=True)
-        return Layout(self.mesh, (dividing(names),), 0)
+        return Layout(self.mesh, (draws_axis(names),), 0)
 
     def place(self, arrays: PyTree, state: State) -> PyTree:
         """Place the arrays of a state on the mesh."""
@@ -102,15 +102,17 @@ class Plan:
                 for leaf, shared in zip(leaves, self.shared, strict=True)
             ]
             own = eqx.combine(jax.tree.unflatten(structure, placed), density)
-            return everywhere(own, self.mesh)
-        data = shared_out(density.target.data, self.mesh)
+            return replicate_rest(own, self.mesh)
+        data = distribute_data(density.target.data, self.mesh)
         placed = eqx.tree_at(lambda d: d.target.data, density, data, is_leaf=lambda x: x is None)
-        return everywhere(placed, self.mesh)
+        return replicate_rest(placed, self.mesh)
 
     def collect(self, arrays: PyTree) -> PyTree:
         """Gather the arrays of a state on one device."""
         return (
-            arrays if self.mesh is None else jax.tree.map(lambda a: jnp.asarray(at_hand(a)), arrays)
+            arrays
+            if self.mesh is None
+            else jax.tree.map(lambda a: jnp.asarray(gathered(a)), arrays)
         )
 
     @property
@@ -179,7 +181,7 @@ class Program:
         """Return the peak memory of a run on one device, in bytes; the run keeps two more copies of the state."""
         arguments = (arrays, eqx.filter(target, eqx.is_array), key, jnp.asarray(0), batches)
         found = needed(self.compiled(*arguments))
-        state = sum(bytes_at_each(leaf) for leaf in jax.tree.leaves(arrays))
+        state = sum(bytes_per_device(leaf) for leaf in jax.tree.leaves(arrays))
         return None if found is None else found + 2 * state
 
 
@@ -239,7 +241,7 @@ def _program(plan: Plan, state_form: Any, target_form: Any) -> Program:
                 moved = jax.tree.map(
                     lambda new, old: jnp.where(index < plan.steps, new, old), moved, arrays
                 )
-            return moved if layout is None else layout.hold(moved), info
+            return moved if layout is None else layout.constrain(moved), info
 
         return jax.lax.scan(one, arrays, (first + jnp.arange(length), rows, batches))
 
@@ -263,5 +265,5 @@ def _with_whole_parameters(state: State) -> State:
     """Gather a generator's parameters: every draw needs all of them, so on a mesh every device does."""
     model = state.learner.model
     if getattr(model, "placement", "parameters") == "parameters":
-        model = whole(model)
+        model = replicated(model)
     return state._replace(learner=state.learner._replace(model=model))

@@ -5,6 +5,7 @@ A file holds the posteriors, the likelihood, the sharpness, and a fingerprint by
 
 import math
 import os
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,8 +84,9 @@ def write(saved: Saved, path: str | os.PathLike[str]) -> None:
     storage.write(path, document, arrays)
 
 
-def read(path: str | os.PathLike[str]) -> Saved:
+def read(path: str | os.PathLike[str], classes: Iterable[Any] = ()) -> Saved:
     """Read what `write` wrote; nothing in the file is executed."""
+    known = specs.known_classes(classes)
     document, arrays = storage.read(path)
     if MEMBERS not in document:
         raise StorageError(
@@ -92,11 +94,13 @@ def read(path: str | os.PathLike[str]) -> Saved:
             "make gpvi.bnn.Predictive(posterior, network, likelihood) of it."
         )
     with saving.understood(path, WHAT):
-        return _from_document(document, arrays)
+        return _from_document(document, arrays, known)
 
 
-def _from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Saved:
-    likelihood = specs.from_json(document["likelihood"])
+def _from_document(
+    document: dict[str, Any], arrays: dict[str, np.ndarray], known: Mapping[str, type]
+) -> Saved:
+    likelihood = specs.from_json(document["likelihood"], known)
     _expect(likelihood is None or isinstance(likelihood, Likelihood), "its likelihood is none")
     likelihood_class, network = document["likelihood_class"], document["network"]
     _expect(isinstance(likelihood_class, str), "its likelihood has no name")
@@ -113,7 +117,7 @@ def _from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> S
         "its outputs are none",
     )
     members = tuple(
-        saving.from_document(each, _arrays_of_member(arrays, number))
+        saving.from_document(each, _arrays_of_member(arrays, number), known)
         for number, each in enumerate(document[MEMBERS])
     )
     _expect(len(members) > 0, "it has no members")

@@ -6,7 +6,7 @@ time: memory grows with neither, beyond what is returned.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -569,6 +569,7 @@ def load(
     network: Network,
     *,
     likelihood: Likelihood | str | None = None,
+    classes: Iterable[Any] = (),
 ) -> Predictive:
     """Read what `Predictive.save` wrote. Nothing in the file is executed.
 
@@ -583,6 +584,9 @@ def load(
     likelihood
         The likelihood of the training; required only if it was not saved, since its class is your own and not decorated
         with `gpvi.specs.spec`.
+    classes
+        Your own classes that the prediction was made with, as for `gpvi.load`. They need not be given if the module
+        that defines them is imported, and they are decorated with `gpvi.specs.spec`.
 
     Returns
     -------
@@ -611,7 +615,7 @@ def load(
     Gaussian(noise='learned', start_noise=0.3)
     """
     require_network(network)
-    saved = _saving.read(path)
+    saved = _saving.read(path, classes)
     chosen = saved.likelihood_or(None if likelihood is None else as_likelihood(likelihood))
     members = [Posterior(**each._asdict()) for each in saved.members]
     fingerprint, dtype = saved.fingerprint, members[0].dtype

@@ -84,6 +84,7 @@ TROUBLES = {
     "a branch": (lambda x: normal(x) if x[0] > 0 else -normal(x), "error", "jax.lax.cond instead"),
     "numpy": (lambda x: -np.sum(np.asarray(x)), "error", "traced value into a NumPy array"),
     "another length": (lambda x: -(x @ jnp.ones(3)), "error", r"fails on a vector of shape \(2,\)"),
+    "an index too far": (lambda x: normal(x) + x[2], "error", "reads coordinate 2 .*Check dim=2"),
     "a vector": (
         lambda x: -(x**2),
         "error",
@@ -144,10 +145,11 @@ def test_troubles(name):
             lambda w, b: jnp.sum(-((w[0] - b["x"]) ** 2)) - w @ w - 3,
             "not a sum over data.*log_prior",
         ),
+        (lambda w, b: -((w[0] + b["x"][:, None] - b["x"]) ** 2), r"shape \(20, 20\) for 20 data"),
         (lambda w, b: jnp.sum(-((w[0] - b["x"]) ** 2)), None),
         (lambda w, b: -((w[0] - b["x"]) ** 2), None),
     ],
-    ids=["mean", "with prior", "sum", "each"],
+    ids=["mean", "with prior", "pairs", "sum", "each"],
 )
 def test_likelihoods_of_batches(log_likelihood, message):
     seen = Target(log_likelihood=log_likelihood, data=DATA, dim=1).debug()

@@ -57,9 +57,7 @@ NORMALS = {
 
 
 @pytest.mark.parametrize("find", [variational, laplace])
-@pytest.mark.parametrize(
-    "name", some_slow(NORMALS, fast=("scales and correlations", "large constant"))
-)
+@pytest.mark.parametrize("name", some_slow(NORMALS, fast=set(NORMALS) - {"200 dimensions"}))
 def test_normal_is_recovered(name, find, getkey):
     log_density, mean, covariance = NORMALS[name]
     gaussian = find(log_density, jnp.zeros(len(mean)), key=getkey())
@@ -127,13 +125,16 @@ def sine(x):
     return prior - 0.5 * (residual**2).sum() - 60 * x[2]
 
 
-@pytest.mark.slow
-def test_paths_go_on_while_they_find_new_places():
-    """The first of them ends in a mode that does not count; one of them all must find the one that does."""
-    reports = [variational(sine, np.zeros(4), key=jax.random.key(k)).report for k in range(10)]
+@pytest.mark.parametrize("keys", some_slow((range(2), range(2, 10)), fast=(range(2),)))
+def test_some_path_finds_the_best_of_many_modes(keys):
+    """The first path ends in a mode of little mass; each search must find the mode with nearly all of it."""
+    reports = [variational(sine, np.zeros(4), key=jax.random.key(k)).report for k in keys]
     best = [max(report.elbos) for report in reports]
     assert max(best) - min(best) < 1
     assert all(8 <= report.paths <= 32 for report in reports)
+
+
+def test_paths_go_on_while_they_find_new_optima():
     lattice = variational(
         lambda x: 9 * jnp.cos(4 * x).sum() - 0.01 * x @ x, np.zeros(3), key=jax.random.key(0)
     )
@@ -142,7 +143,7 @@ def test_paths_go_on_while_they_find_new_places():
     assert gaussian.report.paths == 8 and gaussian.report.distinct == (0,)
 
 
-def test_places_too_far_apart_for_one_covariance_end_no_search():
+def test_optima_too_far_apart_for_one_covariance_end_no_search():
     """A lattice without end: the paths run so far that their moments are singular in float64."""
     found = variational(lambda x: 9 * jnp.cos(4 * x).sum(), np.zeros(3), key=jax.random.key(0))
     assert np.isfinite(found.scale).all()
@@ -212,9 +213,7 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", some_slow(ODD, fast=("funnel in 2", "bent banana", "Student in 10"))
-)
+@pytest.mark.parametrize("name", some_slow(ODD, fast=set(ODD) - {"funnel in 10"}))
 def test_odd_shapes_are_covered_within_a_small_factor(name, getkey):
     log_density, mean, covariance, start = ODD[name]
     gaussian = automatic(log_density, start, key=getkey())
@@ -252,8 +251,7 @@ EDGES = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", EDGES)
+@pytest.mark.parametrize("name", some_slow(EDGES, fast=("gamma", "wide gammas")))
 def test_edges_are_survived(name, getkey):
     """NaN or −∞ outside a region: the Gaussian fits inside it, and most of its draws do."""
     log_density, mean, covariance = EDGES[name]
@@ -264,7 +262,6 @@ def test_edges_are_survived(name, getkey):
     assert np.isfinite(values).mean() > 0.6
 
 
-@pytest.mark.slow
 def test_logistic_regression_with_raw_features(getkey):
     """Moments by quadrature over ±8 standard deviations."""
     rng = np.random.default_rng(0)
@@ -324,7 +321,6 @@ def test_float32_session_is_searched_in_float64(getkey):
     assert_covers(gaussian, mean, covariance, 0.97, 1.03, 0.05)
 
 
-@pytest.mark.slow
 def test_laplace_where_variational_fails(getkey):
     """Poisson rates of e^±300 at the start: Gaussians there are too narrow for float64."""
     rng = np.random.default_rng(0)

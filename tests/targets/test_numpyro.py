@@ -1,4 +1,4 @@
-"""Models behind a flat vector: NumPyro's own log-densities, Jacobians and batches as oracles, and every refusal."""
+"""NumPyro models as flat vectors: NumPyro's own log-densities, Jacobians and batches as oracles, and every refusal."""
 
 import functools
 import itertools
@@ -20,7 +20,7 @@ from scipy import stats
 import gpvi
 from gpvi import Target
 from gpvi.errors import InputError, NotAvailableError
-from selection import some_slow
+from gpvi.targets._numpyro import _check_terms
 
 sample: Any = numpyro.sample
 subsample: Any = numpyro.subsample
@@ -104,7 +104,6 @@ def with_jacobians(model, args, unconstrained):
     return total
 
 
-@pytest.mark.slow
 def test_every_support_against_numpyro():
     target: Any = Target.from_numpyro(supports, 0.3, dtype="float64")
     counts = {
@@ -182,7 +181,6 @@ def test_what_the_model_says_of_a_point(getkey):
     assert target.model.dims["theta"] == target.model.dims["y"] == ("school",)
 
 
-@pytest.mark.slow
 def test_batches_average_to_the_whole():
     """Over all (5 choose 2) batches, values and scores, with latents inside the plate; and the whole is NumPyro's."""
     target = batched_target()
@@ -415,13 +413,19 @@ def events(y):
 
 @pytest.mark.parametrize(
     "model",
-    some_slow(
-        (scalars, plated, one_value_in_a_plate, one_value_for_all, repeated_in_a_plate, events),
-        fast=(plated, one_value_in_a_plate, one_value_for_all),
-    ),
+    [scalars, plated, one_value_in_a_plate, one_value_for_all, repeated_in_a_plate, events],
     ids=lambda model: model.__name__,
 )
 def test_other_broadcasting_is_taken(model):
+    _check_terms(trace(seed(model, 0)).get_trace(Y))
+
+
+def test_a_model_with_every_other_broadcasting_has_a_density():
+    def model(y):
+        for each in (plated, one_value_in_a_plate, repeated_in_a_plate):
+            with numpyro.handlers.scope(prefix=each.__name__):
+                each(y)
+
     target = Target.from_numpyro(model, Y)
     assert np.isfinite(target.log_density(target.initial))
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gpvi import Target
+from gpvi.targets.preflight._checks import _cure
 from selection import slow
 
 STATE = np.random.default_rng(0)
@@ -190,6 +191,21 @@ def gammas(shape):
         numpyro.sample("rate", dist.Gamma(shape, 1.0))
 
     return model
+
+
+@pytest.mark.parametrize(
+    ("dtype", "finite", "message"),
+    [
+        ("float32", [True, True], "in float64 all is finite: use dtype='float64'"),
+        ("float32", [True, False], "in float64 it is finite at 50% of these points"),
+        ("float32", [False, False], "float64 is no cure"),
+        ("float32", None, "try dtype='float64'"),
+        ("float64", [True, True], "float64 is no cure"),
+    ],
+)
+def test_the_remedy_depends_on_what_float64_gives(dtype, finite, message):
+    values = None if finite is None else np.array(finite)
+    assert message in _cure(np.zeros((2, 1)), np.dtype(dtype), lambda points: values)
 
 
 @pytest.mark.parametrize(

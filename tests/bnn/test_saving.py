@@ -178,7 +178,7 @@ def test_damaged_networks_are_fitted_again(whole, tmp_path, monkeypatch):
         killed(3, patch)
         with pytest.raises(KilledError):
             fit(checkpoint=tmp_path, every=2)
-    (tmp_path / "attempt-0-step-0" / storage.ARRAYS).write_bytes(b"damaged")
+    (tmp_path / "attempt-0-step-0").write_bytes(b"damaged")
     with pytest.warns(TrainingWarning, match="step 0 is damaged and was skipped"):
         resumed = fit(checkpoint=tmp_path)
     assert bits(resumed) == bits(whole)
@@ -392,16 +392,13 @@ def test_each_kind_of_file_names_its_reader(saved, whole, tmp_path):
         bnn.load(tmp_path / "nothing", NETWORK)
 
 
-@pytest.mark.parametrize("name", [storage.MANIFEST, storage.ARRAYS, storage.CHECKSUMS])
-@pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
-def test_damaged_files_are_refused(name, place, saved, tmp_path):
-    for each in saved.iterdir():
-        (tmp_path / each.name).write_bytes(each.read_bytes())
-    content = bytearray((tmp_path / name).read_bytes())
+@pytest.mark.parametrize("place", [0.0, 0.1, 0.5, 0.9])
+def test_damaged_files_are_refused(place, saved, tmp_path):
+    content = bytearray(saved.read_bytes())
     content[int(place * len(content))] ^= 1
-    (tmp_path / name).write_bytes(content)
+    (tmp_path / "saved").write_bytes(content)
     with pytest.raises(StorageError, match=str(tmp_path)):
-        bnn.load(tmp_path, NETWORK)
+        bnn.load(tmp_path / "saved", NETWORK)
 
 
 DAMAGES = {

@@ -1,4 +1,4 @@
-"""What a posterior says of each quantity: its mean, spread and quantiles, as a table."""
+"""The summary of a posterior: mean, spread and quantiles of each quantity, as a table."""
 
 import dataclasses
 import math

@@ -11,7 +11,7 @@ from jaxtyping import DTypeLike, Float, PyTree
 
 from gpvi._inputs import on_device, require_finite
 from gpvi.errors import InputError
-from gpvi.parallel.hosts import parts
+from gpvi.parallel.hosts import local_parts
 from gpvi.specs import is_number, is_whole
 from gpvi.targets.stream import Stream
 
@@ -115,7 +115,7 @@ def checked_data(data: PyTree) -> PyTree:
     lengths = set()
     for path, leaf in jax.tree.leaves_with_path(data):
         name = "data" + jax.tree_util.keystr(path)
-        for array in parts(leaf):
+        for array in local_parts(leaf):
             if array.ndim == 0:
                 raise InputError(
                     f"{name} is a single number; each array of data needs a first axis of length N."

@@ -17,7 +17,7 @@ from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, PyTree, Scalar
 
 from gpvi._inputs import cast_in_range, device_dtype, format_point, on_device, precision
 from gpvi.errors import InputError, NotAvailableError
-from gpvi.parallel.hosts import at_hand
+from gpvi.parallel.hosts import gathered
 from gpvi.targets import _validation as validation
 from gpvi.targets._numpyro import NumPyroModel, check_options
 from gpvi.targets._pytree import PytreeModel
@@ -368,7 +368,7 @@ class Target(eqx.Module):
         if self.size is None or all(a.is_fully_addressable for a in jax.tree.leaves(self.data)):
             return None
         rows = np.linspace(0, self.size - 1, min(SUBSAMPLED_ROWS, self.size)).astype(int)
-        return jax.tree.map(lambda leaf: jnp.asarray(at_hand(leaf[rows])), self.data)
+        return jax.tree.map(lambda leaf: jnp.asarray(gathered(leaf[rows])), self.data)
 
     @property
     def draws_its_start(self) -> bool:

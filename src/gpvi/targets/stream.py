@@ -325,7 +325,7 @@ class _File(_Sliced):
         try:
             if not self._path.is_file():
                 raise InputError(
-                    f"{self._path} is no file; give the path of a .npy file that numpy.save wrote."
+                    f"there is no file {self._path}; give the path of a .npy file that numpy.save wrote."
                 )
             self._file = open(self._path, "rb", buffering=0)  # noqa: SIM115
             weakref.finalize(self, self._file.close)

@@ -18,7 +18,7 @@ from gpvi.diagnostics.missing_mass import (
     wide_gaussian_evidence,
 )
 from gpvi.generators import Linear
-from gpvi.generators.linear import LinearMap
+from gpvi.generators.gaussian import LinearMap
 from gpvi.targets import density
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.targets.preflight import rounded

@@ -252,7 +252,7 @@ def measured(
     inputs = np.concatenate([problem.inliers, problem.outliers])
     prediction = predicted(parts, network, inputs, draws, key=key)
     p, labels = prediction.mean[:inside], jnp.asarray(problem.inlier_labels)
-    p = p if exponent == 1 else bnn.sharpened(p, exponent)
+    p = p if exponent == 1 else bnn.temperature_scaled(p, exponent)
     chosen = jnp.take_along_axis(p, labels[:, None], axis=1)
     by_mass, by_width = (metrics.reliability(p, labels, equal=e) for e in ("mass", "width"))
     values = {
@@ -287,7 +287,7 @@ def best_exponent(
 ) -> float:
     """The exponent of the mean prediction that fits the held-out images of the known classes best."""
     prediction = predicted(parts, network, held_out.inliers, draws, key=key)
-    return bnn.sharpness(prediction.mean, held_out.inlier_labels)
+    return bnn.fit_sharpness(prediction.mean, held_out.inlier_labels)
 
 
 def _is_one_network(parts: Sequence[gpvi.Posterior]) -> bool:

@@ -8,7 +8,6 @@ import gzip
 import io
 import json
 import os
-import pickle
 import resource
 import signal
 import sys
@@ -171,25 +170,20 @@ class Mnist(Reader):
 
 
 class Cifar10(Reader):
-    def __init__(self, form):
-        self._form = form
+    def __init__(self, packed):
+        self._packed = packed
 
     def make(self, folder):
-        names = cifar10.BINARY.files.values()
-        if self._form == "archive":
+        if self._packed:
             packed = io.BytesIO()
             with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-                for name in names:
-                    member = tarfile.TarInfo(f"{cifar10.BINARY.folder}/{name}")
+                for name in cifar10.FILES:
+                    member = tarfile.TarInfo(f"{cifar10.FOLDER}/{name}")
                     member.size = cifar10.RECORD
                     archive.addfile(member, io.BytesIO(bytes([3]) * cifar10.RECORD))
-            (folder / cifar10.BINARY.archive).write_bytes(packed.getvalue())
-        elif self._form == "python":
-            batch = {b"labels": [3], b"data": np.full((1, cifar10.IMAGE), 3, np.uint8)}
-            for name in cifar10.PYTHON.files.values():
-                (folder / name).write_bytes(pickle.dumps(batch, 2))
+            (folder / cifar10.ARCHIVE).write_bytes(packed.getvalue())
         else:
-            for name in names:
+            for name in cifar10.FILES:
                 (folder / name).write_bytes(bytes([3]) * cifar10.RECORD)
         np.save(folder / cifar10.EXACT, np.array([True]))
 
@@ -268,9 +262,8 @@ READERS = {
     "checkpoint": Checkpoint(),
     "MNIST": Mnist(""),
     "MNIST gzipped": Mnist(".gz"),
-    "CIFAR-10": Cifar10("files"),
-    "CIFAR-10 archive": Cifar10("archive"),
-    "CIFAR-10 python": Cifar10("python"),
+    "CIFAR-10": Cifar10(packed=False),
+    "CIFAR-10 archive": Cifar10(packed=True),
     "UCI": Uci(),
     "posteriordb": Posteriordb(),
     "records": Records(),

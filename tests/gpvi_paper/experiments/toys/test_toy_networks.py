@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import gpvi
 from gpvi import bnn
 from gpvi.methods import GPVI, SVGD
 from gpvi.methods.carriers import Particles
@@ -16,7 +17,7 @@ from gpvi.posterior.posterior import Posterior
 from gpvi.posterior.start import Start
 from gpvi.targets.coordinates import Affine
 from gpvi_paper.experiments import KeepsReference, experiment
-from gpvi_paper.experiments.toys import classification, regression1d
+from gpvi_paper.experiments.toys import classification, recipes, regression1d
 from gpvi_paper.experiments.toys import toy_networks as toys
 from gpvi_paper.report import bands, maps
 
@@ -147,22 +148,21 @@ def test_smoke(name, label, directory):
 
 
 def test_the_generators_of_a_mixture_share_out_the_draws_and_stand_in_the_record():
-    recipes = regression1d.GappedRegression().recipes("best")
-    several = {label: each for label, each in recipes.items() if each.members > 1}
-    assert {each.members for each in several.values()} == set(toys.GENERATORS)
-    for recipe in several.values():
-        assert isinstance(recipe.method, GPVI) and recipe.method.particles is not None
-        assert 0.9 * toys.WIDE_DRAWS < recipe.members * recipe.method.particles <= toys.WIDE_DRAWS
-        assert recipe.to_json()["members"] == recipe.members
-    assert "members" not in recipes["GPVI (pathwise)"].to_json(), "records of one stay as they are"
+    rows = regression1d.GappedRegression().recipes("best")
+    (several,) = (recipe for recipe in rows.values() if recipe.members > 1)
+    assert several.members == several.to_json()["members"] == recipes.GENERATORS
+    assert isinstance(several.method, GPVI) and several.method.particles is not None
+    draws = several.members * several.method.particles
+    assert 0.9 * recipes.WIDE_DRAWS < draws <= recipes.WIDE_DRAWS
+    assert "members" not in rows["GPVI (pathwise)"].to_json(), "records of one stay as they are"
 
 
 @pytest.mark.slow
 def test_chains_are_kept_and_found_again(directory, monkeypatch):
     """Where log p of the last draws is not what it was, the chains are of another posterior."""
     given, short = classification.problem(4), toys.REFERENCES["smoke"]
-    first = classification.known(4, "smoke", directory)
-    monkeypatch.setattr(toys, "fit", None)
+    first = toys.shared_reference(given, short, directory)
+    monkeypatch.setattr(gpvi, "fit", None)
     again = toys.reference(given, short, False, directory)
     np.testing.assert_array_equal(again.chains.particles, first.chains.particles)
     np.testing.assert_array_equal(again.view.mean, first.view.mean)
@@ -176,10 +176,10 @@ def test_chains_are_kept_and_found_again(directory, monkeypatch):
 
 
 def test_published_recipes_say_their_temperature_and_prior():
-    recipes = experiment("classification4").recipes("paper")
-    assert {recipe.temperature for recipe in recipes.values()} == {1.0, 1e4}
-    assert recipes["HMC"].temperature == recipes["MF-VI"].temperature == 1.0
-    assert recipes["MF-VI"].to_json()["prior"]["narrow"] == pytest.approx(math.exp(-6))
+    rows = experiment("classification4").recipes("paper")
+    assert {recipe.temperature for recipe in rows.values()} == {1.0, 1e4}
+    assert rows["HMC"].temperature == rows["MF-VI"].temperature == 1.0
+    assert rows["MF-VI"].to_json()["prior"]["narrow"] == pytest.approx(math.exp(-6))
 
 
 def test_pictures():

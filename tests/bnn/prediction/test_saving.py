@@ -1,10 +1,8 @@
-"""Networks: training that dies goes on as if it had not, and predictions are the same after a trip through files."""
+"""Predictions are the same after a trip through files, and what does not belong to them is refused."""
 
 import copy
 import dataclasses
 import os
-import signal
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -16,11 +14,9 @@ import pytest
 import gpvi
 from damage import array, put
 from gpvi import bnn
-from gpvi.bnn import training
-from gpvi.errors import InputError, NotAvailableError, OtherRunError, StorageError, TrainingWarning
+from gpvi.errors import InputError, NotAvailableError, StorageError
 from gpvi.generators import Linear
 from gpvi.persistence import format as storage
-from gpvi.progress import NullMeter
 from selection import some_slow
 
 KEY = jax.random.key(0)
@@ -56,163 +52,6 @@ def bits(predictive: bnn.Predictive) -> list[bytes]:
 def whole() -> bnn.Predictive:
     """What nothing has interrupted."""
     return fit()
-
-
-# ------------------------------------------------------------------------------------- checkpoints
-
-
-class KilledError(BaseException):
-    """What no code of the library catches."""
-
-
-def killed(saves: int, monkeypatch) -> None:
-    """From here on the process dies when it has written so many saves, and wants to write another."""
-    write, written = storage.write, []
-
-    def fused(*arguments):
-        if len(written) == saves:
-            raise KilledError
-        written.append(arguments)
-        write(*arguments)
-
-    monkeypatch.setattr(storage, "write", fused)
-
-
-@pytest.mark.parametrize("saves", some_slow((0, 1, 3, 5, 6), fast=(1, 5)))
-def test_a_run_that_is_killed_goes_on_bit_for_bit(saves, whole, tmp_path, monkeypatch):
-    """Before the fitted networks are kept, after it, with the noise held, at the end of that, and with it free."""
-    with monkeypatch.context() as patch:
-        killed(saves, patch)
-        with pytest.raises(KilledError):
-            fit(checkpoint=tmp_path, every=2)
-    there = [len(list((tmp_path / stage).glob("attempt-*"))) > 0 for stage in ("", "held", "free")]
-    assert there == [saves > 0, saves > 1, saves > 5]
-    resumed = fit(checkpoint=tmp_path, every=2)
-    assert bits(resumed) == bits(whole)
-    assert [each.training.notes for each in resumed.members] == [(), ()]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("saves", [1, 3, 6])
-def test_classes_that_are_killed_go_on_with_the_same_sharpness(saves, tmp_path, monkeypatch):
-    """With parts of the data left out, and with all of them."""
-    whole = fit(CLASSES, "categorical", LABELS)
-    with monkeypatch.context() as patch:
-        killed(saves, patch)
-        with pytest.raises(KilledError):
-            fit(CLASSES, "categorical", LABELS, checkpoint=tmp_path, every=2)
-    there = [len(list((tmp_path / stage).glob("attempt-*"))) > 0 for stage in ("crossed", "free")]
-    assert there == [saves > 1, saves > 5]
-    with pytest.raises(OtherRunError, match="sharpness"):
-        fit(CLASSES, "categorical", LABELS, checkpoint=tmp_path, every=2, sharpness=1.0)
-    resumed = fit(CLASSES, "categorical", LABELS, checkpoint=tmp_path, every=2)
-    assert bits(resumed) == bits(whole)
-    assert resumed.sharpness == whole.sharpness != 1
-
-
-class Counter(NullMeter):
-    """Counts chunks, and does something after one of them."""
-
-    def __init__(self, at: int = -1, act: Callable[[], None] = lambda: None):
-        self.seen, self._at, self._act = 0, at, act
-
-    def update(self, done: int, message: str) -> None:
-        self.seen += 1
-        if self.seen == self._at:
-            self._act()
-
-
-def test_a_finished_run_trains_nothing(whole, tmp_path, monkeypatch):
-    fit(checkpoint=tmp_path)
-    monkeypatch.setattr(training, "fitted_networks", None)
-    again = fit(checkpoint=tmp_path, progress=(counter := Counter()))
-    assert bits(again) == bits(whole)
-    assert counter.seen == 0
-
-
-@pytest.mark.parametrize("chunk", [2, HALF + 2])
-def test_an_interrupted_run_returns_what_there_is_and_goes_on(chunk, whole, tmp_path):
-    stop = Counter(chunk, lambda: signal.raise_signal(signal.SIGINT))
-    with pytest.warns(
-        TrainingWarning, match="interrupted after step 2 of 6; the same call goes on"
-    ):
-        part = fit(checkpoint=tmp_path, progress=stop)
-    assert stop.seen == chunk
-    assert np.isfinite(part.predict(X, key=KEY).mean).all()
-    assert bits(fit(checkpoint=tmp_path)) == bits(whole)
-
-
-@pytest.mark.parametrize(
-    ("what", "changed"),
-    {
-        "key": {"key": jax.random.key(1)},
-        "members": {"members": 3},
-        "number of steps": {"steps": 4 * HALF},
-        "batch size": {"batch_size": 5},
-        "method": {"method": gpvi.GPVI(generator=Linear(), particles=5)},
-        "data": {"y": Y + 1},
-        "log-density": {"prior": "normal"},
-    }.items(),
-    ids=str,
-)
-def test_another_run_is_refused_before_it_is_trained(what, changed, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        killed(1, patch)
-        with pytest.raises(KilledError):
-            fit(checkpoint=tmp_path)
-    monkeypatch.setattr(training, "fit_seeds", None)
-    with pytest.raises(OtherRunError, match=what):
-        fit(checkpoint=tmp_path, **changed)
-
-
-def test_a_run_of_another_method_is_refused(tmp_path):
-    fit(checkpoint=tmp_path, method="mfvi", members=1)
-    with pytest.raises(OtherRunError, match="members, sharpness, method"):
-        fit(checkpoint=tmp_path)
-    with pytest.raises(OtherRunError, match="method"):
-        fit(checkpoint=tmp_path, method="svgd", members=1)
-
-
-def test_damaged_networks_are_fitted_again(whole, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        killed(3, patch)
-        with pytest.raises(KilledError):
-            fit(checkpoint=tmp_path, every=2)
-    (tmp_path / "attempt-0-step-0").write_bytes(b"damaged")
-    with pytest.warns(TrainingWarning, match="step 0 is damaged and was skipped"):
-        resumed = fit(checkpoint=tmp_path)
-    assert bits(resumed) == bits(whole)
-
-
-@pytest.mark.slow
-def test_methods_of_one_stage_have_the_directory_to_themselves(tmp_path):
-    options = {"method": "mfvi", "members": 1, "likelihood": "bernoulli", "y": LABELS}
-    done = fit(checkpoint=tmp_path, **options)
-    assert [path.name for path in tmp_path.iterdir()] == [f"attempt-0-step-{2 * HALF}"]
-    assert bits(fit(checkpoint=tmp_path, **options)) == bits(done) == bits(fit(**options))
-
-
-@pytest.mark.slow
-def test_a_mesh_of_one_device_changes_nothing(whole):
-    assert bits(fit(mesh=1)) == bits(whole)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"every": 5}, "no checkpoint is saved"),
-        ({"checkpoint": ""}, "checkpoint is ''"),
-        ({"checkpoint": "x", "every": 0}, "every is 0"),
-        ({"mesh": 10_000}, "mesh is 10000"),
-    ],
-)
-def test_wrong_options_are_refused_before_anything_is_fitted(options, words, monkeypatch):
-    monkeypatch.setattr(training, "fitted_networks", None)
-    with pytest.raises(InputError, match=words):
-        fit(**options)
-
-
-# ------------------------------------------------------------------------------------------- files
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One exponent on predictions: found where labels were drawn by sharpened ones, harmless where nothing asks for it."""
+"""Temperature scaling: the sharpness that labels were drawn with is found, and predictions keep their order."""
 
 import hypothesis.strategies as st
 import jax
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from gpvi.bnn import sharpened, sharpness
+from gpvi.bnn import fit_sharpness, temperature_scaled
 from gpvi.errors import InputError
 
 
@@ -20,14 +20,16 @@ def drawn(p, seed: int = 1) -> np.ndarray:
 
 
 @pytest.mark.parametrize("right", [0.6, 1.0, 1.7])
-def test_it_finds_the_exponent_that_labels_were_drawn_with(right):
+def test_it_finds_the_sharpness_that_labels_were_drawn_with(right):
     p = doubtful(20_000)
-    assert sharpness(p, drawn(sharpened(jnp.asarray(p), right))) == pytest.approx(right, rel=0.05)
+    assert fit_sharpness(p, drawn(temperature_scaled(jnp.asarray(p), right))) == pytest.approx(
+        right, rel=0.05
+    )
 
 
 def test_predictions_keep_their_order_and_their_sum():
     p = jnp.asarray(doubtful(50))
-    sharper, same = sharpened(p, 2.5), sharpened(p, 1.0)
+    sharper, same = temperature_scaled(p, 2.5), temperature_scaled(p, 1.0)
     np.testing.assert_array_equal(jnp.argsort(sharper), jnp.argsort(p))
     np.testing.assert_allclose(sharper.sum(1), 1, rtol=1e-5)
     np.testing.assert_allclose(same, p, rtol=1e-5)
@@ -36,19 +38,21 @@ def test_predictions_keep_their_order_and_their_sum():
 
 def test_a_class_without_probability_keeps_none():
     p = np.array([[0.75, 0.25, 0.0]])
-    np.testing.assert_allclose(sharpened(p, 2.0), np.array([[0.9, 0.1, 0.0]]), rtol=1e-5)
+    np.testing.assert_allclose(temperature_scaled(p, 2.0), np.array([[0.9, 0.1, 0.0]]), rtol=1e-5)
 
 
 def test_one_column_is_the_probability_of_the_second_of_two_classes():
     p, labels = doubtful(30, 2), np.arange(30) % 2
-    np.testing.assert_allclose(sharpened(p[:, 1:], 1.3), sharpened(p, 1.3)[:, 1:], rtol=1e-5)
-    assert sharpness(p[:, 1:], labels) == sharpness(p, labels)
-    assert sharpness(p, labels.astype(float).tolist()) == sharpness(p, labels)
+    np.testing.assert_allclose(
+        temperature_scaled(p[:, 1:], 1.3), temperature_scaled(p, 1.3)[:, 1:], rtol=1e-5
+    )
+    assert fit_sharpness(p[:, 1:], labels) == fit_sharpness(p, labels)
+    assert fit_sharpness(p, labels.astype(float).tolist()) == fit_sharpness(p, labels)
 
 
 def test_a_few_labels_that_are_all_right_do_not_make_it_certain():
     p = np.tile(np.array([0.9, 0.1], np.float32), (20, 1))
-    assert 1 < sharpness(p, np.zeros(20, int)) < 3
+    assert 1 < fit_sharpness(p, np.zeros(20, int)) < 3
 
 
 @pytest.mark.slow
@@ -58,9 +62,9 @@ def test_it_never_does_worse_on_the_labels_that_chose_it(n, classes, seed):
     labels = np.random.default_rng(seed).integers(0, classes, n)
 
     def likelihood(s: float) -> float:
-        return float(jnp.log(sharpened(jnp.asarray(p), s))[np.arange(n), labels].sum())
+        return float(jnp.log(temperature_scaled(jnp.asarray(p), s))[np.arange(n), labels].sum())
 
-    assert likelihood(sharpness(p, labels)) >= likelihood(1.0) - 1e-3
+    assert likelihood(fit_sharpness(p, labels)) >= likelihood(1.0) - 1e-3
 
 
 @pytest.mark.parametrize(
@@ -78,10 +82,10 @@ def test_it_never_does_worse_on_the_labels_that_chose_it(n, classes, seed):
 )
 def test_bad_input_is_named(p, labels, words):
     with pytest.raises(InputError, match=words):
-        sharpness(p, np.asarray(labels))
+        fit_sharpness(p, np.asarray(labels))
 
 
 @pytest.mark.parametrize("s", [0.0, -1.0, float("nan")])
-def test_an_exponent_must_be_positive(s):
+def test_the_sharpness_must_be_positive(s):
     with pytest.raises(InputError, match="sharpness"):
-        sharpened(doubtful(2), s)
+        temperature_scaled(doubtful(2), s)

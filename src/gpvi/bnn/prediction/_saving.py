@@ -1,6 +1,6 @@
-"""Predictive distributions as directories of safetensors and JSON.
+"""Predictive distributions in files.
 
-A directory holds the posteriors, the likelihood, the sharpness, and a fingerprint by which the network is recognised.
+A file holds the posteriors, the likelihood, the sharpness, and a fingerprint by which the network is recognised.
 """
 
 import math
@@ -46,7 +46,7 @@ class Saved(NamedTuple):
             name = self.likelihood_class
             raise InputError(
                 f"the likelihood, {name}, is of a class of your own, and files hold no code: pass it, "
-                f"gpvi.bnn.load(directory, network, likelihood={name}(…))."
+                f"gpvi.bnn.load(path, network, likelihood={name}(…))."
             )
         return passed
 
@@ -60,8 +60,8 @@ def storable(likelihood: Likelihood) -> Likelihood | None:
     return likelihood
 
 
-def write(saved: Saved, directory: str | os.PathLike[str]) -> None:
-    """Write a directory that `read` reads."""
+def write(saved: Saved, path: str | os.PathLike[str]) -> None:
+    """Write a file that `read` reads."""
     fingerprint = saved.fingerprint
     arrays = {f"network/{name}": getattr(fingerprint, name) for name in FINGERPRINT}
     documents = []
@@ -80,18 +80,18 @@ def write(saved: Saved, directory: str | os.PathLike[str]) -> None:
             "whole_inputs": saved.inputs.integers,
         },
     }
-    storage.write(directory, document, arrays)
+    storage.write(path, document, arrays)
 
 
-def read(directory: str | os.PathLike[str]) -> Saved:
-    """Read what `write` wrote; nothing in the files is executed."""
-    document, arrays = storage.read(directory)
+def read(path: str | os.PathLike[str]) -> Saved:
+    """Read what `write` wrote; nothing in the file is executed."""
+    document, arrays = storage.read(path)
     if MEMBERS not in document:
         raise StorageError(
-            f"{directory} does not hold {WHAT}. If it is a single posterior, read it with gpvi.load(directory), and "
+            f"{path} does not hold {WHAT}. If it is a single posterior, read it with gpvi.load(path), and "
             "make gpvi.bnn.Predictive(posterior, network, likelihood) of it."
         )
-    with saving.understood(directory, WHAT):
+    with saving.understood(path, WHAT):
         return _from_document(document, arrays)
 
 

@@ -11,21 +11,23 @@ from hypothesis import strategies as st
 
 import gpvi
 from gpvi import bnn, errors, specs
-from gpvi.directions import GFSDDirection, GFSFDirection, KSDDirection, SVGDDirection
+from gpvi.directions import Direction, GFSDDirection, GFSFDirection, KSDDirection, SVGDDirection
 from gpvi.generators import (
     MLP,
     AffineFlow,
     Autoregressive,
     Diagonal,
     FullRank,
+    Generator,
     Linear,
     Planar,
     Residual,
     SplineFlow,
     Triangular,
 )
-from gpvi.kernels import IMQ, RBF, Fixed, Median, Noise, OnNoise
-from gpvi.methods import Annealing
+from gpvi.kernels import IMQ, RBF, Bandwidth, Fixed, Kernel, Median, Noise, OnNoise
+from gpvi.methods import Annealing, Method
+from gpvi.solvers import Solver
 from gpvi.solvers.block import Block
 from gpvi.solvers.dense import Dense
 from gpvi.solvers.helper import Helper
@@ -260,6 +262,100 @@ def test_an_impostor_with_a_registered_name_is_refused():
     impostor = dataclasses.make_dataclass("SVGD", [("particles", int, 3)])
     with pytest.raises(errors.InputError, match="cannot be saved"):
         specs.to_json(impostor())
+
+
+# ------------------------------------------------------------------------- classes of a user's own
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """A registry that forgets what a test defines."""
+    monkeypatch.setattr(specs, "_registry", dict(specs._registry))
+
+
+def define(name: str, base: type = object, module: str = "mine", **members: Any) -> Any:
+    """A class of a user's module."""
+    return specs.spec(type(name, (base,), {"__module__": module, **members}))
+
+
+def sized(**members: Any) -> dict[str, Any]:
+    return {"__annotations__": {"size": int}, "size": 3, **members}
+
+
+def test_a_class_of_your_own_goes_through_text(registry):
+    own = define("Own", **sized())
+    nested = gpvi.SVGD(kernel=define("OwnKernel", Kernel, profile=lambda self, s, h: (s, s))(0.5))
+    for value in (own(7), nested):
+        assert specs.from_json(json.loads(json.dumps(specs.to_json(value)))) == value
+    with pytest.raises(errors.UnknownOptionError, match="Did you mean 'size'"):
+        own(sise=3)
+
+
+def test_a_class_that_is_not_known_is_named_with_the_remedy(registry, monkeypatch):
+    document = specs.to_json(define("Own", **sized())(7))
+    del specs._registry["Own"]
+    with pytest.raises(
+        errors.StorageError, match=r"names the class 'Own'.*import the module.*classes="
+    ):
+        specs.from_json(document)
+    own = dataclasses.make_dataclass("Own", [("size", int)], frozen=True)
+    assert specs.from_json(document, specs.known_classes([own])) == own(7)
+    assert "Own" not in specs._registry, "what is given counts for one file"
+
+
+def test_names_of_the_library_are_taken(registry):
+    with pytest.raises(
+        errors.InputError, match=r"mine\.SVGD has the name of gpvi\.methods.*rename"
+    ):
+        define("SVGD")
+    assert specs._registry["SVGD"] is gpvi.SVGD
+    impostor = dataclasses.make_dataclass("SVGD", [("particles", int, 3)])
+    with pytest.raises(errors.InputError, match="of this library"):
+        specs.known_classes([impostor])
+
+
+def test_a_name_belongs_to_the_module_that_defines_it_first(registry):
+    first = define("Own", **sized())
+    with pytest.raises(errors.InputError, match=r"other\.Own has the name of mine\.Own.*rename"):
+        define("Own", module="other", **sized())
+    assert specs._registry["Own"] is first
+    again = define("Own", **sized(size=4))
+    assert specs.from_json({"type": "Own"}) == again(4), "as when a notebook's cell is run again"
+    assert specs.from_json(specs.to_json(first(5))) == again(5), "older objects can be saved"
+
+
+def test_classes_that_are_given_come_first_and_must_differ_by_name(registry):
+    define("Own", **sized())
+    given = define("Own", **sized(size=9))
+    define("Own", **sized(size=4))
+    assert specs.from_json({"type": "Own"}, specs.known_classes([given])) == given(9)
+    other = dataclasses.make_dataclass("Own", [("size", int, 3)])
+    with pytest.raises(errors.InputError, match="rename"):
+        specs.known_classes([given, other])
+    for wrong in (given(), "Own", Custom):
+        with pytest.raises(errors.InputError, match=r"gpvi\.specs\.spec"):
+            specs.known_classes([wrong])
+
+
+def test_only_a_subclass_is_accepted_and_the_message_names_the_base():
+    lookalike: Any = type(
+        "Lookalike", (), {"profile": lambda self, squares, h: (squares, squares)}
+    )()
+    with pytest.raises(errors.InputError, match=r"subclass of gpvi\.kernels\.Kernel"):
+        gpvi.SVGD(kernel=lookalike)
+    with pytest.raises(errors.InputError, match=r"subclass of gpvi\.generators\.Generator"):
+        gpvi.GPVI(generator=lookalike)
+    with pytest.raises(errors.InputError, match=r"subclass of gpvi\.solvers\.Solver"):
+        gpvi.GPVI(solver=lookalike)
+
+
+@pytest.mark.parametrize("base", [Generator, Kernel, Bandwidth, Direction, Solver, Method])
+def test_an_unfinished_subclass_is_refused_by_python(base, registry):
+    with pytest.raises(TypeError, match="abstract"):
+        define("Unfinished", base)()
+
+
+# ------------------------------------------------------------------------- options
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,14 @@ from importlib.metadata import version as _version
 
 from gpvi import bnn as bnn
 from gpvi import cache as cache
+from gpvi import directions as directions
 from gpvi import errors as errors
 from gpvi import generators as generators
 from gpvi import kernels as kernels
+from gpvi import methods as methods
 from gpvi import metrics as metrics
 from gpvi import solvers as solvers
+from gpvi import specs as specs
 from gpvi.evaluation.calibration import sbc as sbc
 from gpvi.evaluation.comparison import compare as compare
 from gpvi.methods import GFSD as GFSD

@@ -1,14 +1,16 @@
 """Specifications: what a user configures, as frozen dataclasses that can be saved as JSON and rebuilt.
 
-A specification holds only plain values (numbers, strings, tuples and other specifications), so it can be
-printed, compared, hashed, and rebuilt by name from a closed registry without executing anything it names.
+A specification holds only plain values (numbers, strings, tuples and other specifications), so it can be printed,
+compared, hashed and saved. It is rebuilt by the name of its class, which must be in a registry of known classes:
+nothing that a file contains is executed. `spec` adds a class to the registry.
 """
 
 import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from inspect import isabstract
 from types import UnionType
 from typing import Any, TypeVar, dataclass_transform, get_args
 
@@ -24,7 +26,40 @@ _registry: dict[str, type] = {}
 
 @dataclass_transform(frozen_default=True)
 def spec(cls: type[Spec]) -> type[Spec]:
-    """Make `cls` a frozen dataclass that refuses unknown options and suggests the nearest valid name."""
+    """Make a class a specification: a frozen dataclass that `save` can write and `load` can rebuild.
+
+    Use it as a decorator on your own generators, directions, kernels, solvers, methods, likelihoods and priors. The
+    fields must be numbers, strings, booleans, None, tuples of these, or other specifications. An unknown option is
+    refused with the nearest valid name.
+
+    Parameters
+    ----------
+    cls
+        A class with annotated fields. Its name identifies it in saved files. If it is redefined, as when a cell of a
+        notebook is run again, the new class replaces the old one.
+
+    Returns
+    -------
+    type
+        The class, as a frozen dataclass.
+
+    Raises
+    ------
+    gpvi.errors.InputError
+        If another specification has this name: one of the library, or one that is defined elsewhere.
+
+    Examples
+    --------
+    >>> @gpvi.specs.spec
+    ... class Tempered(gpvi.kernels.Kernel):
+    ...     power: float = 2.0
+    ...
+    ...     def profile(self, squares, h):
+    ...         value = (1 + squares / h) ** -self.power
+    ...         return value, -self.power * value / (h + squares)
+    >>> Tempered(power=0.5)
+    Tempered(bandwidth='median', power=0.5)
+    """
     made = dataclasses.dataclass(frozen=True)(cls)
     names = [field.name for field in dataclasses.fields(made) if field.init]  # pyright: ignore[reportArgumentType]
     assign = made.__init__
@@ -37,12 +72,61 @@ def spec(cls: type[Spec]) -> type[Spec]:
         assign(self, *map(_plain, args), **{name: _plain(each) for name, each in options.items()})
 
     made.__init__ = construct  # pyright: ignore[reportAttributeAccessIssue]
+    _require_free(made, _registry)
     _registry[cls.__name__] = made
     return made
 
 
+def known_classes(classes: Iterable[Any] = ()) -> dict[str, type]:
+    """Return the classes that a file may name: all registered ones, and those given, which may replace a user's own.
+
+    Parameters
+    ----------
+    classes
+        Dataclasses to know beside those that `spec` has registered.
+
+    Returns
+    -------
+    dict
+        The classes by name.
+
+    Raises
+    ------
+    gpvi.errors.InputError
+        If one of them is no dataclass, or if two of them, or one of them and a class of the library, share a name.
+    """
+    known = {name: cls for name, cls in _registry.items() if _in_library(cls)}
+    for cls in classes:
+        if not isinstance(cls, type) or not dataclasses.is_dataclass(cls):
+            raise InputError(
+                f"classes holds {cls!r}; pass classes that are decorated with gpvi.specs.spec."
+            )
+        _require_free(cls, known)
+        known[cls.__name__] = cls
+    return _registry | known
+
+
+def _require_free(cls: type, known: Mapping[str, type]) -> None:
+    """Refuse a class whose name belongs to a class that is defined elsewhere."""
+    other = known.get(cls.__name__, cls)
+    if _place(other) != _place(cls):
+        owner = "of this library" if _in_library(other) else "that is already known"
+        raise InputError(
+            f"{_place(cls)} has the name of {_place(other)}, a specification {owner}. Saved files tell classes apart "
+            "by their names: rename yours."
+        )
+
+
+def _place(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _in_library(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == "gpvi"
+
+
 def _plain(value: Any) -> Any:
-    """NumPy scalars as Python's, and lists as tuples: types that JSON supports and that can be hashed."""
+    """Convert NumPy scalars to Python's and lists to tuples, which JSON supports and which can be hashed."""
     if isinstance(value, np.generic):
         return value.item()
     return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
@@ -51,7 +135,7 @@ def _plain(value: Any) -> Any:
 def resolve(
     value: Any, shorthands: Mapping[str, Callable[[], Any]], kind: str, of: type | UnionType
 ) -> Any:
-    """Turn a shorthand string into the object it stands for; pass objects `of` the right type through."""
+    """Turn a shorthand string into the object it stands for; return an object `of` the right type as it is."""
     if isinstance(value, str):
         if value not in shorthands:
             raise UnknownOptionError(kind, value, shorthands)
@@ -61,27 +145,36 @@ def resolve(
             [*(["a number"] if float in get_args(of) else []), *map(repr, shorthands)]
         )
         example = type(next(iter(shorthands.values()))()).__name__
-        missing = [] if isinstance(value, type) else _missing(value, of)
-        lacks = f" This one lacks {', '.join(missing)}." if missing else ""
         raise InputError(
-            f"{kind} is {value!r}; pass {names}, or a configured object such as {example}().{lacks}"
+            f"{kind} is {value!r}; pass {names}, or a configured object such as {example}()."
+            + _advice(value, of)
         )
     return value
 
 
-def _missing(value: Any, of: type | UnionType) -> list[str]:
-    """The members of a protocol that the value lacks."""
-    if not getattr(of, "_is_protocol", False):
-        return []
-    names = (*getattr(of, "__annotations__", ()), *vars(of))
-    return [name for name in names if not name.startswith("_") and not hasattr(value, name)]
+def _advice(value: Any, of: type | UnionType) -> str:
+    """Say what an object of a class of the user's own needs to be accepted."""
+    if isinstance(value, type) or not isinstance(of, type):
+        return ""
+    if getattr(of, "_is_protocol", False):
+        names = (*getattr(of, "__annotations__", ()), *vars(of))
+        missing = [name for name in names if name[0] != "_" and not hasattr(value, name)]
+        return f" This one lacks {', '.join(missing)}."
+    if isabstract(of):
+        package = ".".join(of.__module__.split(".")[:2])
+        return f" A class of your own must be a subclass of {package}.{of.__name__}."
+    return ""
 
 
 def require_instance(name: str, value: Any, of: type | UnionType) -> None:
     """Refuse anything that is not an instance of these types, such as a class without parentheses or a name."""
     if isinstance(value, type) or not isinstance(value, of):
-        types = ", ".join(f"{each.__name__}(…)" for each in get_args(of | None)[:-1])
-        raise InputError(f"{name} is {value!r}; it must be an object: {types}.")
+        types = ", ".join(
+            f"{each}(…)"
+            for each, cls in _registry.items()
+            if _in_library(cls) and issubclass(cls, of)
+        )
+        raise InputError(f"{name} is {value!r}; it must be an object: {types}.{_advice(value, of)}")
 
 
 def require_choice(value: Any, valid: tuple[str, ...], kind: str) -> None:
@@ -91,17 +184,17 @@ def require_choice(value: Any, valid: tuple[str, ...], kind: str) -> None:
 
 
 def hyphenated(name: str) -> str:
-    """AmortizedSVGD → amortized-svgd."""
+    """Return a class name as a command line writes it: AmortizedSVGD → amortized-svgd."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
 
 
 def is_whole(value: Any) -> bool:
-    """Whether it is an integer, Python's or NumPy's."""
+    """Return whether a value is an integer, Python's or NumPy's."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a real number, Python's or NumPy's."""
+    """Return whether a value is a real number, Python's or NumPy's."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
@@ -140,35 +233,39 @@ def require_count(name: str, value: Any, remedy: str) -> None:
 
 
 def to_json(value: Any) -> Any:
-    """Encode a specification (and what it nests) as JSON values tagged with class names."""
+    """Encode a specification, and the specifications in it, as JSON values tagged with class names."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple | list):
         return [to_json(item) for item in value]
     name = type(value).__name__
-    if _registry.get(name) is type(value):
-        fields = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if name in _registry and _place(_registry[name]) == _place(type(value)):
+        fields = {
+            f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init
+        }
         return {"type": name, **fields}
     raise InputError(
-        f"{value!r} of type {name} cannot be saved: only numbers, strings, tuples and this library's own "
-        "specifications can. Pass one of those instead of a custom object."
+        f"{value!r} of type {name} cannot be saved: only numbers, strings, tuples and specifications can. If the class "
+        "is your own, decorate it with gpvi.specs.spec."
     )
 
 
-def from_json(value: Any) -> Any:
-    """Rebuild what `to_json` wrote; only classes in this library's registry are instantiated."""
+def from_json(value: Any, known: Mapping[str, type] | None = None) -> Any:
+    """Rebuild what `to_json` wrote; only `known` classes, by default all registered ones, are instantiated."""
+    known = _registry if known is None else known
     if isinstance(value, list):
-        return tuple(from_json(item) for item in value)
+        return tuple(from_json(item, known) for item in value)
     if isinstance(value, dict):
         fields = dict(value)
         name = fields.pop("type", None)
-        if not isinstance(name, str) or name not in _registry:
+        if not isinstance(name, str) or name not in known:
             raise StorageError(
-                f"the saved specification names {str(name)[:80]!r}, which this version of gpvi does not know. "
-                "It may come from a newer version: upgrade gpvi."
+                f"the saved specification names the class {str(name)[:80]!r}, which gpvi does not know. If it is your "
+                "own, import the module that defines it before loading, or pass it as classes=[…]. Otherwise the file "
+                "may come from a newer version: upgrade gpvi."
             )
         try:
-            return _registry[name](**{key: from_json(item) for key, item in fields.items()})
+            return known[name](**{key: from_json(item, known) for key, item in fields.items()})
         except (TypeError, ValueError, AttributeError, NotAvailableError) as error:
             why = str(error)[:500]
             raise StorageError(f"the saved specification of {name} is invalid: {why}") from error
@@ -176,7 +273,7 @@ def from_json(value: Any) -> Any:
 
 
 def completed(value: Any) -> Any:
-    """JSON values as `to_json` writes them today: fields that are newer than the document get their defaults."""
+    """Rewrite JSON values as `to_json` writes them today: fields newer than the document get their defaults."""
     if isinstance(value, list):
         return [completed(item) for item in value]
     if not isinstance(value, dict):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cases import Shape, built, conditioned, perturbed
 from gpvi.diagnostics.folding import fold_fraction
 from gpvi.generators import AbstractGenerator, SplineFlow, Triangular
-from gpvi.generators.linear import LinearMap
+from gpvi.generators.gaussian import LinearMap
 
 pytestmark = pytest.mark.usefixtures("x64")
 

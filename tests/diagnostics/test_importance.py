@@ -23,7 +23,7 @@ from gpvi.diagnostics.two_sample import maximum_mean_discrepancy
 from gpvi.diagnostics.verdict import Verdict
 from gpvi.errors import InputError
 from gpvi.generators import Triangular
-from gpvi.generators.linear import LinearMap
+from gpvi.generators.gaussian import LinearMap
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -17,7 +17,7 @@ from gpvi.diagnostics.missing_mass import (
     wide_gaussian_evidence,
 )
 from gpvi.generators import Linear
-from gpvi.generators.linear import LinearMap
+from gpvi.generators.gaussian import LinearMap
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.targets.preflight import rounded
 from gpvi.training.stopping import importance_of_draws

@@ -21,7 +21,7 @@ from gpvi.generators import (
 )
 from gpvi.methods.reverse_kl import l2_gradient, pathwise_gradient
 from gpvi.methods.schedules import decaying
-from gpvi.methods.variational import TURN, local_gradient, turning_rows
+from gpvi.methods.variational import MAX_TURN, local_gradient, turning_rows
 from gpvi.solvers.block import Block
 from gpvi.targets.coordinates import Affine, Whitened
 
@@ -73,7 +73,7 @@ def test_a_step_turns_no_row_of_the_factor_by_more_than_its_share(scale):
     free, found = (second_step(make("adam", rate, 50)) for make in (decaying, turning_rows))
     np.testing.assert_array_equal(found.shift, free.shift)
     np.testing.assert_array_equal(found.log_scale, free.log_scale)
-    length, allowed = np.linalg.norm(found.lower, axis=1), TURN * rate * scale
+    length, allowed = np.linalg.norm(found.lower, axis=1), MAX_TURN * rate * scale
     assert np.linalg.norm(free.lower, axis=1)[-1] == pytest.approx(
         rate * (dim - 1) ** 0.5, rel=1e-3
     )

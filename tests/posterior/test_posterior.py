@@ -11,7 +11,7 @@ import pytest
 import gpvi
 from gpvi import generators
 from gpvi.errors import InputError, NotAvailableError, ReliabilityWarning
-from gpvi.generators.linear import LinearMap
+from gpvi.generators.gaussian import LinearMap
 from gpvi.methods.carriers import Particles
 from gpvi.posterior.history import Training
 from gpvi.posterior.posterior import Posterior

@@ -380,7 +380,7 @@ def test_a_head_that_once_chose_64_coordinates_is_read(tmp_path, monkeypatch):
     """Files do not say how many it chose, and it chooses more now."""
     target = Target(lambda x: -0.5 * x @ x, dim=70)
     with monkeypatch.context() as before:
-        before.setattr(triangular, "WHOLE", 64)
+        before.setattr(triangular, "ALL_HEAD", 64)
         posterior = gpvi.fit(target, key=jax.random.key(0), steps=2, init=None, progress=False)
         posterior.save(tmp_path / "saved")
     found = gpvi.load(tmp_path / "saved")

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from cases import CONDITIONINGS, FLOWS, KINDS, Shape, built, example, perturbed, seeds
 from gpvi.errors import InputError
 from gpvi.generators import Head
-from gpvi.generators.linear import LinearMap
+from gpvi.generators.gaussian import LinearMap
 from gpvi.kernels import RBF, Gram
 from gpvi.solvers import ExactSolver, as_solver, base
 from gpvi.solvers.base import largest_ratio, transposed_product

@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 
 import gpvi
 from gpvi import Target, generators
-from gpvi.generators.linear import LinearMap
+from gpvi.generators.gaussian import LinearMap
 from gpvi.methods.carriers import Particles
 from gpvi.posterior.history import Training
 from gpvi.posterior.posterior import Posterior

@@ -2,19 +2,32 @@
 
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_factor, cho_solve
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from gpvi.directions.points import Points
+from gpvi.directions.base import Direction
 from gpvi.kernels import Kernel, as_kernel
 from gpvi.specs import require_positive, spec
 
 
 @spec
-class GFSFDirection:
+class GFSFDirection(Direction):
     """Φ = S + (K + εI)^{-1} K′, K′_i = Σ_j ∇_{x_j} k(x_j, x_i), by Cholesky.
 
-    (K + εI)^{-1}K′ estimates −∇ log q by Stein's identity; it is sensitive to the bandwidth and to the ridge ε.
-    The estimate lives on its own points: asked elsewhere, it is made there.
+    (K + εI)^{-1}K′ estimates −∇ log q by Stein's identity. It is sensitive to the bandwidth and to the ridge ε. The
+    estimate exists only at the points it is made from: where φ is wanted at other points, it is made from those.
+
+    Parameters
+    ----------
+    kernel
+        "rbf", "imq" or a `gpvi.kernels.Kernel`.
+    ridge
+        ε.
+
+    Examples
+    --------
+    >>> x = jax.random.normal(key, (10, 2))
+    >>> phi, _ = gpvi.directions.GFSFDirection(ridge=0.1)(None, x, -x, key=key)
+    >>> phi.shape
+    (10, 2)
     """
 
     kernel: Kernel | str = "rbf"
@@ -23,18 +36,8 @@ class GFSFDirection:
     def __post_init__(self):
         require_positive("ridge (ε)", self.ridge, "Try 1e-2; smaller is sharper and less stable.")
 
-    def init(self, dim: int, *, key: PRNGKeyArray, dtype) -> None:
-        """Nothing to learn."""
-
-    def __call__(
-        self,
-        state: PyTree,
-        x: Float[Array, "n d"],
-        score: Float[Array, "n d"],
-        *,
-        key: PRNGKeyArray,
-        at: Points | None = None,
-    ) -> tuple[Float[Array, "m d"], PyTree]:
+    def __call__(self, state, x, score, *, key, at=None):
+        """Return φ at the points `at`, or at x itself."""
         x, score = (x, score) if at is None else at
         gram = as_kernel(self.kernel)(x, x)
         factor = cho_factor(gram.value + self.ridge * jnp.eye(len(x), dtype=x.dtype), lower=True)

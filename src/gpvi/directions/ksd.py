@@ -6,16 +6,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
+from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, PyTree, Scalar
 
-from gpvi.directions.points import Points
+from gpvi.directions.base import Direction, Points
 from gpvi.errors import InputError
 from gpvi.specs import is_whole, require_count, require_positive, spec
 
 SIZE = 0.1
-"""Of the critic's optimum: what a step of Adam at 1e-3 moves an output of a hundred hidden units by, so that the critic
-can turn round within a few steps. Larger ones lag, smaller ones tremble: with 1 the amortised form errs three times as
-much in linear regression, with 0.05 the particles for four classes come out four times as far from the posterior."""
+"""Default size of the critic's optimum. One step of Adam at 1e-3 moves an output of a hundred hidden units by about
+this much, so the critic can change its sign within a few steps. A larger critic lags and a smaller one is noisy: with 1
+the amortised form errs three times as much in linear regression; with 0.05 the particles for four classes end four
+times as far from the posterior."""
 
 
 class CriticState(NamedTuple):
@@ -26,15 +27,38 @@ class CriticState(NamedTuple):
 
 
 @spec
-class KSDDirection:
+class KSDDirection(Direction):
     """φ = c, a critic that maximises E_q[sᵀc + ∇·c] − λ E_q‖c‖²; its optimum is (s_p − s_q)/(2λ).
 
-    Scores grow with the data, and a critic that learns at a given rate lags behind large ones and trembles beside small
-    ones. So c = σ/(2λr) c_w, with σ the root mean square of the scores at hand and r = `size`: c_w maximises
-    E_q[sᵀc_w + ∇·c_w]/σ − E_q‖c_w‖²/(2r), and its optimum r(s_p − s_q)/σ has one size in all units. Where σ leaps from
-    batch to batch, so does c; with `size=None` the critic learns c itself, in whatever units.
+    Scores grow with the data. A critic that learns at a fixed rate would lag behind large scores and be noisy beside
+    small ones. So c = σ/(2λr) c_w, with σ the root mean square of the current scores and r = `size`: the network c_w
+    maximises E_q[sᵀc_w + ∇·c_w]/σ − E_q‖c_w‖²/(2r), and its optimum r(s_p − s_q)/σ has the same size in all units.
 
-    ∇·c is exact up to `exact_dimensions`, beyond that Hutchinson's εᵀ(∂c)ε with one Rademacher ε for each particle.
+    Parameters
+    ----------
+    hidden_width, hidden_layers
+        The critic's network, with tanh.
+    penalty
+        λ.
+    learning_rate
+        Of the critic's Adam.
+    critic_steps
+        Steps of the critic for each call.
+    exact_dimensions
+        Up to this dimension ∇·c is exact; beyond it is Hutchinson's estimate εᵀ(∂c)ε with one Rademacher ε per
+        particle.
+    size
+        r; None lets the network learn c itself, in the units of the scores. Choose None if σ varies much from batch to
+        batch, since c varies with it otherwise.
+
+    Examples
+    --------
+    >>> direction = gpvi.directions.KSDDirection(hidden_width=8)
+    >>> x = jax.random.normal(key, (10, 2))
+    >>> state = direction.init(2, key=key, dtype=x.dtype)
+    >>> phi, state = direction(state, x, -x, key=key)
+    >>> phi.shape
+    (10, 2)
     """
 
     hidden_width: int = 100
@@ -57,8 +81,8 @@ class KSDDirection:
             if not is_whole(value) or value < 0:
                 raise InputError(f"{name} is {value!r}; it must be a whole number ≥ 0.")
 
-    def init(self, dim: int, *, key: PRNGKeyArray, dtype) -> CriticState:
-        """A fresh critic R^d → R^d."""
+    def init(self, dim: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> CriticState:
+        """Make a fresh critic R^d → R^d and its Adam moments."""
         critic = eqx.nn.MLP(
             dim, dim, self.hidden_width, self.hidden_layers, jnp.tanh, key=key, dtype=dtype
         )
@@ -73,6 +97,7 @@ class KSDDirection:
         key: PRNGKeyArray,
         at: Points | None = None,
     ) -> tuple[Float[Array, "m d"], CriticState]:
+        """Train the critic for `critic_steps`, then return c at the points `at`, or at x itself."""
         scale, weight, unit = self._units(score)
 
         def improve(state: CriticState, key: PRNGKeyArray) -> tuple[CriticState, None]:
@@ -99,18 +124,18 @@ class KSDDirection:
         return unit * jax.vmap(state.critic)(x if at is None else at.x), state
 
     def _units(self, score: Float[Array, "n d"]) -> tuple[Scalar, float, Scalar]:
-        """σ, the weight of ‖c_w‖², and what c_w is multiplied by."""
+        """Return σ, the weight of ‖c_w‖², and the factor σ/(2λr)."""
         if self.size is None:
             one = jnp.ones((), score.dtype)
             return one, self.penalty, one
-        found = jnp.sqrt((score**2).mean())
-        scale = jnp.where(found > 0, found, 1.0)
+        size = jnp.sqrt((score**2).mean())
+        scale = jnp.where(size > 0, size, 1.0)
         return scale, 1.0 / (2.0 * self.size), scale / (2.0 * self.penalty * self.size)
 
     def divergence(
         self, critic: eqx.nn.MLP, x: Float[Array, "n d"], probes: Float[Array, "n d"]
     ) -> Float[Array, " n"]:
-        """∇·c at each row of x."""
+        """Return ∇·c at each row of x, exact or estimated with the given Rademacher probes."""
         if x.shape[1] <= self.exact_dimensions:
             return jax.vmap(lambda point: jnp.trace(jax.jacfwd(critic)(point)))(x)
         return jax.vmap(lambda point, e: e @ jax.jvp(critic, (point,), (e,))[1])(x, probes)

@@ -16,7 +16,29 @@ from gpvi.solvers.base import ExactSolver
 def model_score(
     generator: AbstractGenerator, solver: ExactSolver, z: Float[Array, "n d"]
 ) -> Float[Array, "n d"]:
-    """s_q at the draws f(z)."""
+    """Return s_q = ∇ log q at the draws x = f(z).
+
+    Parameters
+    ----------
+    generator
+        f.
+    solver
+        Solves Jᵀy = v.
+    z
+        The noise of the draws, (n, d).
+
+    Returns
+    -------
+    Array
+        The scores of the model, (n, d).
+
+    Examples
+    --------
+    >>> generator = gpvi.generators.Diagonal().build(2, key=key, dtype="float32")
+    >>> z = jnp.ones((3, 2))
+    >>> gpvi.directions.model_score(generator, gpvi.solvers.Block(), z)[0].tolist()
+    [-1.0, -1.0]
+    """
 
     def at(point: Float[Array, " d"]) -> Float[Array, " d"]:
         stretch = jax.grad(lambda z: generator.log_det(z)[1])(point)
@@ -31,5 +53,29 @@ def l2_direction(
     z: Float[Array, "n d"],
     score: Float[Array, "n d"],
 ) -> Float[Array, "n d"]:
-    """φ(z) = s_p(f(z)) − s_q(f(z))."""
+    """Return φ(z) = s_p(f(z)) − s_q(f(z)).
+
+    Parameters
+    ----------
+    generator
+        f.
+    solver
+        Solves Jᵀy = v.
+    z
+        The noise of the draws, (n, d).
+    score
+        s_p, the posterior's scores at the draws f(z), (n, d).
+
+    Returns
+    -------
+    Array
+        φ, (n, d).
+
+    Examples
+    --------
+    >>> generator = gpvi.generators.Diagonal().build(2, key=key, dtype="float32")
+    >>> z = jnp.ones((3, 2))
+    >>> bool((gpvi.directions.l2_direction(generator, gpvi.solvers.Block(), z, -z) == 0).all())
+    True
+    """
     return score - model_score(generator, solver, z)

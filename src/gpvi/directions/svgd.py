@@ -1,37 +1,38 @@
 """Stein variational gradient descent (Liu & Wang 2016; the paper's Eq. 13).
 
-φ is the functional gradient of −KL(q‖p) for the map of x, at the identity (Eq. 15); Thm 3.1 has it for that of z.
+φ is the functional gradient of −KL(q‖p) with respect to a map of x, at the identity (Eq. 15). Thm 3.1 has the one with
+respect to the map of z.
 """
 
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
-
-from gpvi.directions.points import Points
+from gpvi.directions.base import Direction
 from gpvi.kernels import Kernel, as_kernel
 from gpvi.specs import spec
 
 
 @spec
-class SVGDDirection:
-    """φ(y) = (1/n) Σ_j [k(x_j, y) s_j + ∇_{x_j} k(x_j, y)], at the particles y = x_i or at other points.
+class SVGDDirection(Direction):
+    """φ(y) = (1/n) Σ_j [k(x_j, y) s_j + ∇_{x_j} k(x_j, y)], with s_j the score at x_j.
 
-    With h = med²/log n a particle weighs as much in its own sum as all the others together. A fixed set is defined
-    by that; a generator, whose Eq. 13 is an expectation over x′, wants x′ drawn apart from the points where φ is
-    pulled back.
+    With h = med²/log n, a particle weighs as much in its own sum as all the others together. For a fixed set of
+    particles this is the definition. For a generator Eq. 13 is an expectation over x′, so x′ should be drawn
+    independently of the points where φ is pulled back.
+
+    Parameters
+    ----------
+    kernel
+        "rbf", "imq" or a `gpvi.kernels.Kernel`.
+
+    Examples
+    --------
+    >>> x = jax.random.normal(key, (10, 2))
+    >>> phi, _ = gpvi.directions.SVGDDirection("imq")(None, x, -x, key=key)
+    >>> phi.shape
+    (10, 2)
     """
 
     kernel: Kernel | str = "rbf"
 
-    def init(self, dim: int, *, key: PRNGKeyArray, dtype) -> None:
-        """Nothing to learn."""
-
-    def __call__(
-        self,
-        state: PyTree,
-        x: Float[Array, "n d"],
-        score: Float[Array, "n d"],
-        *,
-        key: PRNGKeyArray,
-        at: Points | None = None,
-    ) -> tuple[Float[Array, "m d"], PyTree]:
+    def __call__(self, state, x, score, *, key, at=None):
+        """Return φ at the points `at`, or at x itself."""
         gram = as_kernel(self.kernel)(x, x if at is None else at.x)
         return (gram.smooth(score) + gram.gradient_sum()) / len(x), state

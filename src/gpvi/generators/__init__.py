@@ -1,15 +1,16 @@
-"""Generators x = f_θ(z): specifications a user names, and the maps they build.
+"""Generators x = f_θ(z): specifications that a user configures, and the maps they build.
 
-May import: `targets` (for its coordinates), `specs`, `_compute`. Start reading at `base.py`, then `residual.py` (the
-paper's generator) and `triangular.py` (the default, injective by construction).
+May import: `targets` (for its coordinates), `specs`, `parallel`, `_compute`. Start reading at `base.py`, then
+`residual.py` (the paper's generator) and `triangular.py` (the default, injective by construction).
 """
 
 from gpvi.generators.autoregressive import Autoregressive as Autoregressive
 from gpvi.generators.base import AbstractGenerator as AbstractGenerator
+from gpvi.generators.base import Generator as Generator
 from gpvi.generators.base import Head as Head
 from gpvi.generators.gaussian import Diagonal as Diagonal
 from gpvi.generators.gaussian import FullRank as FullRank
-from gpvi.generators.linear import Linear as Linear
+from gpvi.generators.gaussian import Linear as Linear
 from gpvi.generators.mlp import MLP as MLP
 from gpvi.generators.planar import Planar as Planar
 from gpvi.generators.preconditioned import Preconditioned as Preconditioned
@@ -17,5 +18,3 @@ from gpvi.generators.residual import Residual as Residual
 from gpvi.generators.triangular import AffineFlow as AffineFlow
 from gpvi.generators.triangular import SplineFlow as SplineFlow
 from gpvi.generators.triangular import Triangular as Triangular
-
-Generator = Linear | MLP | Residual | Triangular | Diagonal | FullRank | Planar | Autoregressive

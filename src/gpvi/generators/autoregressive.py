@@ -1,23 +1,36 @@
 r"""Masked autoregressive flows by FlowJAX, in the direction that draws in one pass.
 
 A layer maps x_i = μ_i(z_{<i}) + σ_i(z_{<i}) z_i with one masked network for all μ and σ (Kingma et al. 2016, "inverse
-autoregressive"): J is triangular, log|det J| = Σ log σ_i. The inverse goes through the coordinates in turn, d passes.
+autoregressive"): J is triangular and log|det J| = Σ log σ_i. The inverse takes d passes, one for each coordinate in
+turn.
 """
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import DTypeLike, PRNGKeyArray
 
+from gpvi.generators.base import Generator
 from gpvi.generators.bijections import elementwise_flow, scalar_affine, stacked_flow
 from gpvi.generators.triangular import TriangularMap
 from gpvi.specs import require_count, spec
 
 
 @spec
-class Autoregressive:
-    """`layers` masked affine layers with a permutation after each, then a diagonal affine map.
+class Autoregressive(Generator):
+    """Masked affine layers with a permutation after each, then a diagonal affine map.
 
-    It starts at a permutation of the coordinates. `width` and `depth` are the masked network's hidden layers.
+    The flow starts as a permutation of the coordinates.
+
+    Parameters
+    ----------
+    layers
+        Number of masked layers.
+    width, depth
+        Width and number of the hidden layers of the masked networks.
+
+    Examples
+    --------
+    >>> method = gpvi.NormalizingFlow(gpvi.generators.Autoregressive(layers=2))
     """
 
     layers: int = 4
@@ -29,7 +42,7 @@ class Autoregressive:
             require_count(f"{name} of the flow", getattr(self, name), "Try the default.")
 
     def build(self, dim: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> TriangularMap:
-        """The map for a target of `dim` dimensions."""
+        """Build the map for a target of `dim` dimensions."""
         from flowjax.bijections import MaskedAutoregressive
 
         def layer(key: PRNGKeyArray) -> MaskedAutoregressive:

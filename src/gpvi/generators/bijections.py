@@ -1,7 +1,7 @@
 """Bijections T of R^k, the heads of injective generators: affine ones, and those of FlowJAX.
 
-Each has `dim` (k), `constant` (whether T′ is the same everywhere) and `orientation` (the sign of det T′, everywhere the
-same), and maps one point: T, its inverse, T′ as an operator, and log|det T′|.
+Each has `dim` (k), `constant` (whether T′ is the same everywhere) and `orientation` (the sign of det T′, which is the
+same everywhere), and gives for one point: T, its inverse, T′ as an operator, and log|det T′|.
 """
 
 from collections.abc import Callable
@@ -32,21 +32,21 @@ class AffineHead(eqx.Module):
         return self.shift.shape[0]
 
     def __call__(self, z_head: Float[Array, " k"]) -> Float[Array, " k"]:
-        """T(z)."""
+        """Return T(z)."""
         return self.shift + jnp.exp(self.log_scale) * z_head
 
     def inverse(self, x_head: Float[Array, " k"]) -> Float[Array, " k"]:
-        """T^{-1}(x)."""
+        """Return T^{-1}(x)."""
         return (x_head - self.shift) * jnp.exp(-self.log_scale)
 
     def jacobian(self, z_head: Float[Array, " k"]) -> lx.AbstractLinearOperator:
-        """T′."""
+        """Return T′."""
         return lx.DiagonalLinearOperator(jnp.exp(self.log_scale))
 
     def transform_and_log_det(
         self, z_head: Float[Array, " k"]
     ) -> tuple[Float[Array, " k"], Scalar]:
-        """T(z) and Σ log_scale."""
+        """Return T(z) and Σ log_scale = log|det T′|."""
         return self(z_head), self.log_scale.sum()
 
 
@@ -70,21 +70,21 @@ class LowerTriangularHead(eqx.Module):
         return jnp.tril(self.lower, -1) + jnp.diag(jnp.exp(self.log_scale))
 
     def __call__(self, z_head: Float[Array, " k"]) -> Float[Array, " k"]:
-        """T(z)."""
+        """Return T(z)."""
         return self.shift + product(self.factor, z_head)
 
     def inverse(self, x_head: Float[Array, " k"]) -> Float[Array, " k"]:
-        """T^{-1}(x), by substitution."""
+        """Return T^{-1}(x), by substitution."""
         return solve_triangular(self.factor, x_head - self.shift, lower=True)
 
     def jacobian(self, z_head: Float[Array, " k"]) -> lx.AbstractLinearOperator:
-        """L, which a solver need not factor."""
+        """Return L, marked as triangular so that a solver need not factor it."""
         return lx.MatrixLinearOperator(self.factor, lx.lower_triangular_tag)
 
     def transform_and_log_det(
         self, z_head: Float[Array, " k"]
     ) -> tuple[Float[Array, " k"], Scalar]:
-        """T(z) and Σ log_scale."""
+        """Return T(z) and Σ log_scale = log|det T′|."""
         return self(z_head), self.log_scale.sum()
 
 
@@ -93,7 +93,7 @@ class FlowHead(eqx.Module):
 
     bijection: Any
     orientation: Int[Array, ""]
-    """The layers keep it, permutations between them may flip it."""
+    """The layers keep the orientation; the permutations between them may flip it."""
     constant: ClassVar[bool] = False
 
     @property
@@ -102,24 +102,24 @@ class FlowHead(eqx.Module):
         return self.bijection.shape[0]
 
     def __call__(self, z_head: Float[Array, " k"]) -> Float[Array, " k"]:
-        """T(z)."""
+        """Return T(z)."""
         return self.bijection.transform(z_head)
 
     def inverse(self, x_head: Float[Array, " k"]) -> Float[Array, " k"]:
-        """T^{-1}(x), where FlowJAX has it."""
+        """Return T^{-1}(x), if FlowJAX has it in closed form."""
         try:
             return self.bijection.inverse(x_head)
         except NotImplementedError as error:
             raise no_inverse("This flow") from error
 
     def jacobian(self, z_head: Float[Array, " k"]) -> lx.AbstractLinearOperator:
-        """T′ by forward mode."""
+        """Return T′, by forward-mode differentiation."""
         return lx.MatrixLinearOperator(jax.jacfwd(self.bijection.transform)(z_head))
 
     def transform_and_log_det(
         self, z_head: Float[Array, " k"]
     ) -> tuple[Float[Array, " k"], Scalar]:
-        """T(z) and log|det T′|."""
+        """Return T(z) and log|det T′|."""
         return self.bijection.transform_and_log_det(z_head)
 
 
@@ -136,9 +136,9 @@ def stacked_flow(
     permuted: bool = True,
     scale: float = 1.0,
 ) -> FlowHead:
-    """`layers` bijections of R^k, k = `dim`, in turn (as one scan), then a diagonal affine map that starts at `scale`.
+    """Chain `layers` bijections of R^k, k = `dim`, as one scan, and a diagonal affine map that starts at `scale`.
 
-    Where `permuted`, each is followed by a random permutation that swaps the two halves of the coordinates.
+    If `permuted`, each layer is followed by a random permutation that swaps the two halves of the coordinates.
     """
     from flowjax.bijections import Chain, Permute, Scan
 
@@ -156,7 +156,7 @@ def stacked_flow(
 def elementwise_flow(
     warp: Callable[[], Any], dim: int, dtype: DTypeLike, *, scale: float = 1.0
 ) -> FlowHead:
-    """One `warp` of R for each coordinate, then a diagonal affine map: for k = 1 there is nothing to condition on."""
+    """Apply one `warp` of R to each coordinate, then a diagonal affine map: for k = 1, with nothing to condition on."""
     from flowjax.bijections import Vmap
 
     return _followed_by_affine(
@@ -170,13 +170,13 @@ def _followed_by_affine(
     from flowjax.bijections import Affine, Chain
 
     dim = bijection.shape[0]
-    whole = Chain([bijection, Affine(jnp.zeros(dim), jnp.full(dim, scale))])
+    chain = Chain([bijection, Affine(jnp.zeros(dim), jnp.full(dim, scale))])
     cast = lambda a: a.astype(dtype) if eqx.is_inexact_array(a) else a  # noqa: E731
-    return FlowHead(jax.tree.map(cast, whole), jnp.asarray(sign, jnp.int8))
+    return FlowHead(jax.tree.map(cast, chain), jnp.asarray(sign, jnp.int8))
 
 
 def scalar_affine() -> Any:
-    """x ↦ shift + scale·x of one coordinate with a scale in (1/20, 20), so that no single layer can blow up."""
+    """Make x ↦ shift + scale·x for one coordinate with a scale in (1/20, 20), so that no single layer can blow up."""
     from flowjax.bijections import Affine
     from paramax import Parameterize
 
@@ -184,12 +184,12 @@ def scalar_affine() -> Any:
 
 
 def _bounded_scale(raw: Float[Array, "*n"]) -> Float[Array, "*n"]:
-    """exp(3 tanh(raw / 3))."""
+    """Return exp(3 tanh(raw / 3))."""
     return jnp.exp(3 * jnp.tanh(raw / 3))
 
 
 def mixing_permutation(dim: int, *, key: PRNGKeyArray) -> Array:
-    """A random order that swaps the two halves, so that every coordinate is transformed in every other layer."""
+    """Draw a permutation that swaps the two halves, so that every coordinate is transformed in every other layer."""
     first, second = jax.random.split(key)
     half = dim // 2
     low = jax.random.permutation(first, jnp.arange(half))
@@ -198,6 +198,6 @@ def mixing_permutation(dim: int, *, key: PRNGKeyArray) -> Array:
 
 
 def parity(permutation: Int[Array, " d"]) -> Int[Array, ""]:
-    """+1 for an even number of inversions, −1 for an odd one: the determinant of the permutation."""
+    """Return the determinant of a permutation: +1 for an even number of inversions, −1 for an odd one."""
     inversions = jnp.triu(permutation[:, None] > permutation[None, :]).sum()
     return 1 - 2 * (inversions % 2)

@@ -1,10 +1,11 @@
-"""x = g_θ(z) with noise of the target's dimension: a free network, with nothing to keep it injective (λ off)."""
+"""x = g_θ(z) with noise of the target's dimension: a free network that nothing keeps injective (λ = 0)."""
 
 import equinox as eqx
 import jax
 from jaxtyping import DTypeLike, PRNGKeyArray
 
-from gpvi.generators.base import AbstractGenerator, Trunk, check_network
+from gpvi.generators.base import AbstractGenerator, Generator
+from gpvi.generators.networks import Trunk, check_network
 from gpvi.specs import spec
 
 
@@ -25,31 +26,30 @@ class MLPMap(AbstractGenerator):
         return self.trunk.inputs
 
     @property
-    def latent(self) -> int:
-        """d: the head is everything."""
-        return self.trunk.inputs
-
-    @property
     def constant_head(self) -> bool:
-        """Only a network without hidden non-linearity has a constant Jacobian."""
-        return not self.trunk.layers or self.trunk.activation == "identity"
+        """Whether the network has no non-linearity."""
+        return self.trunk.linear
 
     def head(self, z_head):
-        """g(z)."""
+        """Return g(z)."""
         return self.output(self.trunk(z_head))
-
-    def tail(self, z_head, z_tail):
-        """Empty."""
-        return z_tail
-
-    def tail_scale(self, z_head):
-        """Empty."""
-        return z_head[:0]
 
 
 @spec
-class MLP:
-    """A plain network R^d → R^d; it may fold, so its densities are "unverified" at best."""
+class MLP(Generator):
+    """A plain network R^d → R^d. It may fold space, so its densities are "unverified" at best.
+
+    Parameters
+    ----------
+    hidden
+        Widths of the hidden layers.
+    activation
+        "relu", "tanh", "gelu", "silu" or "identity".
+
+    Examples
+    --------
+    >>> method = gpvi.AmortizedSVGD(generator=gpvi.generators.MLP(hidden=(32,)))
+    """
 
     hidden: tuple[int, ...] = (64, 64)
     activation: str = "relu"
@@ -58,7 +58,7 @@ class MLP:
         check_network(self.hidden, self.activation)
 
     def build(self, dim: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> MLPMap:
-        """The map for a target of `dim` dimensions."""
+        """Build the map for a target of `dim` dimensions."""
         trunk_key, output_key = jax.random.split(key)
         trunk = Trunk(dim, self.hidden, self.activation, key=trunk_key, dtype=dtype)
         output = eqx.nn.Linear((dim, *self.hidden)[-1], dim, key=output_key, dtype=dtype)

@@ -1,6 +1,6 @@
-"""x = location + L f(z): any generator in coordinates where the posterior has scale one.
+"""x = location + L f(z): a generator that was trained in coordinates where the posterior has scale one.
 
-J = L ∂f/∂z, so log|det J| gains log|det L|, and Jᵀy = v is solved by the generator's own solve, then Lᵀ's.
+J = L ∂f/∂z, so log|det J| gains log|det L|, and Jᵀy = v is one solve with (∂f/∂z)ᵀ, then one with Lᵀ.
 """
 
 import jax.numpy as jnp
@@ -13,10 +13,24 @@ from gpvi.targets.coordinates import Affine
 
 
 class Preconditioned(AbstractGenerator):
-    """A generator followed by an affine map with diagonal or lower-triangular scale.
+    """A generator followed by an affine map with diagonal or lower-triangular scale L.
 
-    L is lower-triangular, so x_head still depends on z_head alone: A = L₁₁ ∂f_head/∂z_head. The tail block L₂₂ diag σ
-    is triangular rather than diagonal; `tail_scale` is its diagonal, which is what the determinant needs.
+    Since L is lower-triangular, x_head still depends on z_head alone: A = L₁₁ ∂f_head/∂z_head. The tail block L₂₂ diag
+    σ is triangular rather than diagonal; `tail_scale` is its diagonal, which is what the determinant needs.
+
+    Parameters
+    ----------
+    generator
+        f.
+    affine
+        x = location + L u.
+
+    Examples
+    --------
+    >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+    >>> posterior = gpvi.fit(target, gpvi.FullRankVI(), key=key, steps=10, progress=False)
+    >>> isinstance(posterior.generator, gpvi.generators.Preconditioned)
+    True
     """
 
     generator: AbstractGenerator
@@ -43,24 +57,24 @@ class Preconditioned(AbstractGenerator):
         return self.generator.constant_head
 
     def __call__(self, z):
-        """location + L f(z)."""
+        """Return location + L f(z)."""
         return self.affine(self.generator(z))
 
     def head(self, z_head):
-        """location₁ + L₁₁ f_head(z_head)."""
+        """Return location₁ + L₁₁ f_head(z_head)."""
         return self._head_affine()(self.generator.head(z_head))
 
     def tail(self, z_head, z_tail):
-        """location₂ + L₂₁ f_head + L₂₂ f_tail."""
+        """Return location₂ + L₂₁ f_head + L₂₂ f_tail."""
         u = jnp.concatenate([self.generator.head(z_head), self.generator.tail(z_head, z_tail)])
         return self.affine(u)[self.latent :]
 
     def tail_scale(self, z_head):
-        """diag(L₂₂) σ."""
+        """Return |diag L₂₂| σ."""
         return jnp.abs(self.affine.diagonal[self.latent :]) * self.generator.tail_scale(z_head)
 
     def head_jacobian(self, z_head):
-        """L₁₁ A."""
+        """Return L₁₁ A."""
         scale = self._head_affine().scale
         block = self.generator.head_jacobian(z_head)
         if scale.ndim == 2:
@@ -70,23 +84,23 @@ class Preconditioned(AbstractGenerator):
         return lx.MatrixLinearOperator(scale[:, None] * block.as_matrix())
 
     def head_log_det(self, z_head):
-        """log|det A| + log|det L₁₁|."""
+        """Return the sign of det L₁₁ det A, and log|det A| + log|det L₁₁|."""
         sign, log_det = self.generator.head_log_det(z_head)
         diagonal = self._head_affine().diagonal
         return sign * jnp.prod(jnp.sign(diagonal)), log_det + jnp.log(jnp.abs(diagonal)).sum()
 
     def log_det(self, z):
-        """Sign of det L det J and log|det L| + log|det J|."""
+        """Return the sign of det L det J, and log|det L| + log|det J|."""
         sign, log_det = self.generator.log_det(z)
         return sign * self._orientation(), log_det + self.affine.log_det()
 
     def transform_and_log_det(self, z):
-        """x, sign and log|det J|."""
+        """Return x, the sign of det J, and log|det J|."""
         u, sign, log_det = self.generator.transform_and_log_det(z)
         return self.affine(u), sign * self._orientation(), log_det + self.affine.log_det()
 
     def inverse(self, x):
-        """f^{-1}(L^{-1}(x − location))."""
+        """Return f^{-1}(L^{-1}(x − location))."""
         return self.generator.inverse(self.affine.inverse(x))
 
     def _orientation(self) -> Scalar:

@@ -6,10 +6,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray
 
 from gpvi._compute.outer_products import tall
-from gpvi.generators.base import (
-    AbstractGenerator,
+from gpvi.generators.base import AbstractGenerator, Generator, LastLayer
+from gpvi.generators.networks import (
     FixedScale,
-    LastLayer,
     LearnedScale,
     Trunk,
     check_network,
@@ -43,44 +42,59 @@ class ResidualMap(AbstractGenerator):
 
     @property
     def constant_head(self) -> bool:
-        """Only a linear g has a constant Jacobian."""
-        return not self.trunk.layers or self.trunk.activation == "identity"
+        """Whether g is linear."""
+        return self.trunk.linear
 
     def __call__(self, z):
-        """g(z_head) + σ⊙z."""
+        """Return g(z_head) + σ⊙z."""
         features = self.trunk(z[: self.latent])
         return tall(self.weight, features) + self.bias + self.scale(features) * z
 
     def head(self, z_head):
-        """The first k coordinates: they need only the first k rows of W."""
+        """Return the first k coordinates, which need only the first k rows of W."""
         features, k = self.trunk(z_head), self.latent
         return self.weight[:k] @ features + self.bias[:k] + self.scale(features)[:k] * z_head
 
     def tail(self, z_head, z_tail):
-        """The other coordinates."""
+        """Return the other coordinates."""
         features, k = self.trunk(z_head), self.latent
         return self.weight[k:] @ features + self.bias[k:] + self.scale(features)[k:] * z_tail
 
     def tail_scale(self, z_head):
-        """σ₂."""
+        """Return σ₂."""
         return self.scale(z_head)[self.latent :]
 
     @property
     def last_layer(self):
-        """W; its first k rows are in A."""
+        """W, whose first k rows are part of A."""
         return LastLayer(lambda g: g.weight, self.trunk, 0, in_log_det=True)
 
     def scale_parameters(self):
-        """log σ, if learned."""
+        """Return which parameters are log σ; there are none if σ is fixed."""
         nothing = jax.tree.map(lambda _: False, self)
         return eqx.tree_at(lambda g: g.scale, nothing, jax.tree.map(lambda _: True, self.scale))
 
 
 @spec
-class Residual:
-    """The paper's generator. With λ = `scale` fixed no coordinate's sd falls below λ: `learn_scale` frees it.
+class Residual(Generator):
+    """The paper's generator, x = g_θ(z_head) + λz.
 
-    Nothing keeps it injective (the paper: "for sufficiently large λ"): check the fold fraction.
+    Nothing keeps it injective (the paper says "for sufficiently large λ"): check the fold fraction of the diagnosis.
+
+    Parameters
+    ----------
+    latent
+        k, the number of noise coordinates that g depends on; by default 64, or d if that is less.
+    hidden, activation
+        The network g.
+    scale
+        λ. While it is fixed, no coordinate's sd can fall below it.
+    learn_scale
+        Whether to learn one λ for each coordinate, from `scale`.
+
+    Examples
+    --------
+    >>> method = gpvi.GPVI(generator=gpvi.generators.Residual(latent=16, learn_scale=True))
     """
 
     latent: int | None = None
@@ -99,11 +113,11 @@ class Residual:
             require_count("latent", self.latent, "Omit it for 64, or all coordinates if d is less.")
 
     def head_size(self, dim: int) -> int:
-        """k in this dimension."""
+        """Return k for a target of `dim` dimensions."""
         return latent_size(self.latent, dim, default=64)
 
     def build(self, dim: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> ResidualMap:
-        """The map for a target of `dim` dimensions."""
+        """Build the map for a target of `dim` dimensions."""
         k = self.head_size(dim)
         trunk_key, output_key = jax.random.split(key)
         output = eqx.nn.Linear((k, *self.hidden)[-1], dim, key=output_key, dtype=dtype)

@@ -9,15 +9,16 @@ sum of log S′ + log scale. The map is that of FlowJAX's `Coupling(RationalQuad
 because the gradient of a training step is 2.8 to 3.6 times faster this way in float32 and 2.0 to 2.2 times in float64,
 where matrix products are half of what is left (`gpvi bench --peers --case spline`, one core).
 
-Three choices make the difference, none of which changes a value.
+Three choices make the difference; none of them changes a value.
 
 - Everything between two matrix products is arithmetic on vectors over the transformed coordinates, unrolled over the
   knots: masked sums instead of a search and gathers. A product W·h of `jax.vmap` has the points on its last axis, and
-  all that follows is written to keep them there (no reshapes, no constants other than scalars), so every loop is long.
+  all that follows keeps them there (no reshapes, no constants other than scalars), so that every loop is long.
   For the same reason biases are columns of the weights, beside a coordinate that is always 1, and coordinates are
   picked and permuted by products with 0/1 matrices.
-- XLA repeats cheap arithmetic in every reader, but never a division: what has many readers is divided by that 1.
-- The derivative is written out, and a layer is recomputed in the backward pass from its input alone.
+- XLA recomputes cheap arithmetic for every use of its result, but never a division. So a result with many uses is
+  divided by that coordinate 1.
+- The derivative is written by hand, and the backward pass recomputes a layer from its input alone.
 """
 
 import functools
@@ -39,17 +40,17 @@ MIN_WIDTH = 1e-3
 MIN_SLOPE = 1e-3
 """The least slope at a knot."""
 SLOPE_AT_ZERO = math.log(math.expm1(1 - MIN_SLOPE))
-"""softplus of it is 1 − MIN_SLOPE: where the network gives zeros, S is the identity."""
+"""Its softplus is 1 − MIN_SLOPE, so that S is the identity where the network returns zeros."""
 MAX_LOG_SCALE = 3.0
 """No single layer stretches by more than e³."""
 
 
 class SplineHead(eqx.Module):
-    """T: spline couplings in turn, each followed by a permutation, then x ↦ shift + softplus(raw_scale)⊙x.
+    """T: a chain of spline couplings, each followed by a permutation, then x ↦ shift + softplus(raw_scale)⊙x.
 
-    The arrays of all layers are stacked. A weight's last column is the bias. The rows of `output` are, for a spline of
-    m bins: the logits of width and height of each bin in turn, m + 1 raw slopes, shift and raw scale. For k = 1 there
-    is nothing to condition on: one layer, its network a bias.
+    The arrays of all layers are stacked. The last column of a weight is the bias. For a spline of m bins, the rows of
+    `output` are: the logits of the width and the height of each bin in turn, m + 1 raw slopes, shift and raw scale. For
+    k = 1 there is nothing to condition on: there is one layer, whose network is a bias.
     """
 
     hidden: tuple[Float[Array, "layers width _"], ...]
@@ -58,7 +59,7 @@ class SplineHead(eqx.Module):
     shift: Float[Array, " k"]
     raw_scale: Float[Array, " k"]
     orientation: Int[Array, ""]
-    """The splines keep it, the permutations may flip it."""
+    """The splines keep the orientation; the permutations may flip it."""
     interval: float = eqx.field(static=True)
     """B."""
     constant: ClassVar[bool] = False
@@ -69,13 +70,13 @@ class SplineHead(eqx.Module):
         return self.shift.shape[0]
 
     def __call__(self, z_head: Float[Array, " k"]) -> Float[Array, " k"]:
-        """T(z)."""
+        """Return T(z)."""
         return self.transform_and_log_det(z_head)[0]
 
     def transform_and_log_det(
         self, z_head: Float[Array, " k"]
     ) -> tuple[Float[Array, " k"], Scalar]:
-        """T(z) and log|det T′|."""
+        """Return T(z) and log|det T′|."""
         layer = jax.checkpoint(_forward, prevent_cse=False, static_argnums=2)
 
         def step(carry, coupling):
@@ -89,7 +90,7 @@ class SplineHead(eqx.Module):
         return self.shift + scale * _without_one(point), log_det + jnp.log(scale).sum()
 
     def inverse(self, x_head: Float[Array, " k"]) -> Float[Array, " k"]:
-        """T^{-1}(x)."""
+        """Return T^{-1}(x)."""
 
         def step(point, coupling):
             return _backward(point, coupling, self.interval), None
@@ -98,7 +99,7 @@ class SplineHead(eqx.Module):
         return _without_one(lax.scan(step, end, self._couplings(), reverse=True)[0])
 
     def jacobian(self, z_head: Float[Array, " k"]) -> lx.AbstractLinearOperator:
-        """T′ by forward mode."""
+        """Return T′, by forward-mode differentiation."""
         return lx.MatrixLinearOperator(jax.jacfwd(self)(z_head))
 
     def _couplings(self) -> "_Coupling":
@@ -119,7 +120,7 @@ class SplineHead(eqx.Module):
 
 
 def check_bins(knots: int, interval: float) -> None:
-    """Refuse more bins than there is room for."""
+    """Refuse more bins than the interval has room for."""
     if MIN_WIDTH * (knots + 1) >= 2 * interval:
         raise InputError(
             f"{knots + 1} bins of width ≥ {MIN_WIDTH} do not fit in (−{interval}, {interval}). "
@@ -139,7 +140,7 @@ def spline_couplings(
     key: PRNGKeyArray,
     dtype: DTypeLike,
 ) -> SplineHead:
-    """T of R^k, k = `dim`, with `knots` inside (−`interval`, `interval`): `scale` times a permutation at the start."""
+    """Build T on R^k, k = `dim`, with `knots` in ±`interval`; it starts as `scale` times a permutation."""
     bins = knots + 1
     half = dim // 2
     if dim == 1:
@@ -173,7 +174,7 @@ class _Coupling(NamedTuple):
 
 
 def _with_one(point: Array) -> Array:
-    """(c, 1, the coordinates to transform)."""
+    """Return (c, 1, the coordinates to transform)."""
     half = len(point) // 2
     return jnp.concatenate([point[:half], jnp.ones(1, point.dtype), point[half:]])
 
@@ -184,12 +185,12 @@ def _without_one(point: Array) -> Array:
 
 
 def _pick(matrix: Array, point: Array) -> Array:
-    """A product with zeros and ones, exact also where products of float32 are rounded for speed."""
+    """Multiply by a matrix of zeros and ones, exactly even where float32 products are rounded for speed."""
     return jnp.dot(matrix, point, precision=lax.Precision.HIGHEST)
 
 
 def _parts(point: Array) -> tuple[Array, Array, Array]:
-    """(c, 1), the coordinates to transform, and twice as many ones."""
+    """Return (c, 1), the coordinates to transform, and twice as many ones."""
     size = len(point)
     half = (size - 1) // 2
     identity = jnp.eye(size, dtype=point.dtype)
@@ -205,7 +206,7 @@ def _parameters(kept: Array, coupling: _Coupling) -> Array:
 
 
 def _forward(point: Array, coupling: _Coupling, interval: float) -> tuple[Array, Array]:
-    """The layer at one point, and its log-determinant."""
+    """Return the image of one point under the layer, and the log-determinant there."""
     kept, moved, ones = _parts(point)
     moved, log_slope = _warp(_parameters(kept, coupling), moved, ones, interval)
     left, right = jnp.split(coupling.permutation, [len(kept)], axis=1)
@@ -213,7 +214,7 @@ def _forward(point: Array, coupling: _Coupling, interval: float) -> tuple[Array,
 
 
 def _backward(point: Array, coupling: _Coupling, interval: float) -> Array:
-    """The point that the layer maps to `point`."""
+    """Return the point that the layer maps to `point`."""
     kept, moved, ones = _parts(_pick(coupling.permutation.T, point))
     raw = _Raw.of(_parameters(kept, coupling), moved)
     warped = (moved - raw.shift) * jnp.exp(-_log_scale(raw.scale))
@@ -231,10 +232,10 @@ def _backward(point: Array, coupling: _Coupling, interval: float) -> Array:
 
 
 class _Raw(NamedTuple):
-    """What the network gives for one layer, each entry a vector over the t transformed coordinates."""
+    """The outputs of one layer's network; each entry is a vector over the t transformed coordinates."""
 
     logits: list[Array]
-    """For each bin, of its width and its height: vectors of 2t."""
+    """For each bin, the logits of its width and its height: vectors of 2t."""
     slopes: list[Array]
     shift: Array
     scale: Array
@@ -251,9 +252,9 @@ class _Bin(NamedTuple):
     """The bin that holds a point: x from `left` over `width`, y from `bottom` over `height`."""
 
     point: Array
-    """As given, moved into [−B, B]."""
+    """The given point, clipped to [−B, B]."""
     masses: list[Array]
-    """exp of the logits, up to a factor."""
+    """exp of the logits, up to a common factor."""
     total: Array
     before: Array
     """The shares of the total in the bins before this one."""
@@ -275,7 +276,7 @@ class _Bin(NamedTuple):
 
 
 def _find(raw: _Raw, point: Array, ones: Array, interval: float, axis: int) -> _Bin:
-    """The bin that holds `point`, which is an x (axis 0) or a y (axis 1)."""
+    """Find the bin that holds `point`, which is an x (axis 0) or a y (axis 1)."""
     bins, size = len(raw.logits), len(point)
     free = 2 * interval - MIN_WIDTH * bins
     largest = lax.stop_gradient(functools.reduce(jnp.maximum, raw.logits)) / ones
@@ -319,7 +320,7 @@ def _find(raw: _Raw, point: Array, ones: Array, interval: float, axis: int) -> _
 
 
 class _Value(NamedTuple):
-    """S at a point, with what its derivatives share (the notation of Durkan et al., Eqs. 4 and 5)."""
+    """S at a point, and the terms that its derivatives share (in the notation of Durkan et al., Eqs. 4 and 5)."""
 
     xi: Array
     product: Array
@@ -362,7 +363,7 @@ class _Value(NamedTuple):
         )
 
     def outputs(self, raw: _Raw) -> tuple[Array, Array]:
-        """shift + scale·S(x) and log S′ + log scale."""
+        """Return shift + scale·S(x) and log S′ + log scale."""
         return (
             raw.shift + self.scale * self.warped,
             self.within * jnp.log(self.slope) + self.log_scale,
@@ -371,7 +372,7 @@ class _Value(NamedTuple):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
 def _warp(parameters: Array, point: Array, ones: Array, interval: float) -> tuple[Array, Array]:
-    """shift + scale·S(x) for each transformed coordinate, and the log of its slope."""
+    """Return shift + scale·S(x) for each transformed coordinate, and the log of its slope."""
     raw = _Raw.of(parameters, point)
     found = _find(raw, point, ones, interval, axis=0)
     return _Value.at(raw, found, point, interval).outputs(raw)
@@ -447,12 +448,12 @@ def _log_scale(raw: Array) -> Array:
 
 
 def _slope(raw: Array) -> Array:
-    """MIN_SLOPE + softplus(raw), by scalars alone, which `jax.nn.softplus` is not."""
+    """Return MIN_SLOPE + softplus(raw), with scalar constants only, which `jax.nn.softplus` does not have."""
     return MIN_SLOPE + (jnp.maximum(raw, 0) + jnp.log1p(jnp.exp(-jnp.abs(raw))))
 
 
 def _sums(terms: list[Array]) -> list[Array]:
-    """The sums of the first, the first two, …"""
+    """Return the sums of the first term, the first two terms, …"""
     sums = terms[:1]
     for term in terms[1:]:
         sums.append(sums[-1] + term)

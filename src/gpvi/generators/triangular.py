@@ -1,8 +1,8 @@
 """Generators that are injective by construction: x_head = T(z_head), x_tail = g(z_head) + σ⊙z_tail.
 
-T is a bijection of R^k and σ > 0, so J = [T′ 0; B diag σ] has invertible diagonal blocks whatever g is, and
-z is recovered exactly: z_head = T^{-1}(x_head), z_tail = (x_tail − g(z_head)) / σ.
-For k = d this is T alone, and with the pathwise gradient exactly a normalizing flow trained on reverse KL.
+T is a bijection of R^k and σ > 0, so J = [T′ 0; B diag σ] has invertible diagonal blocks for every g, and z can be
+recovered exactly: z_head = T^{-1}(x_head), z_tail = (x_tail − g(z_head)) / σ. For k = d this is T alone; with the
+pathwise gradient it is then a normalizing flow trained on the reverse KL.
 """
 
 import equinox as eqx
@@ -11,23 +11,32 @@ import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray
 
 from gpvi._compute.outer_products import tall
-from gpvi.generators.base import (
-    AbstractGenerator,
+from gpvi.generators.base import AbstractGenerator, Generator, LastLayer
+from gpvi.generators.bijections import AffineHead, Bijection
+from gpvi.generators.networks import (
     ConditionalScale,
-    LastLayer,
     LearnedScale,
     Trunk,
     check_network,
     latent_size,
 )
-from gpvi.generators.bijections import AffineHead, Bijection
 from gpvi.generators.spline import SplineHead, check_bins, spline_couplings
 from gpvi.specs import require_choice, require_count, require_positive, resolve, spec
 
 
 @spec
 class AffineFlow:
-    """T(z) = shift + scale⊙z, from zero and `scale`."""
+    """A head T(z) = shift + scale⊙z.
+
+    Parameters
+    ----------
+    scale
+        The initial scale; the shift starts at 0.
+
+    Examples
+    --------
+    >>> generator = gpvi.generators.Triangular(head=gpvi.generators.AffineFlow(scale=0.5))
+    """
 
     scale: float = 1.0
 
@@ -35,15 +44,33 @@ class AffineFlow:
         require_positive("scale of the affine head", self.scale, "1.0 starts at the identity.")
 
     def build(self, dim: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> AffineHead:
-        """The head for k = `dim`."""
+        """Build the head for k = `dim`."""
         return AffineHead(jnp.zeros(dim, dtype), jnp.full(dim, jnp.log(self.scale), dtype))
 
 
 @spec
 class SplineFlow:
-    """Rational-quadratic spline couplings (Durkan et al. 2019), then a diagonal affine map.
+    """A head of rational-quadratic spline couplings (Durkan et al. 2019), then a diagonal affine map.
 
-    A coupling needs two coordinates: for k = 1 the spline acts alone. The affine map starts at `scale`.
+    A coupling needs two coordinates; for k = 1 the spline acts alone.
+
+    Parameters
+    ----------
+    layers
+        Number of couplings.
+    knots
+        Number of knots of a spline inside the interval.
+    interval
+        The splines act on (−interval, interval) and are the identity outside.
+    width, depth
+        Width and number of the hidden layers of the network in a coupling.
+    scale
+        The initial scale of the affine map.
+
+    Examples
+    --------
+    >>> flow = gpvi.generators.SplineFlow(layers=4, knots=6)
+    >>> method = gpvi.GPVI(generator=gpvi.generators.Triangular(head=flow))
     """
 
     layers: int = 6
@@ -61,7 +88,7 @@ class SplineFlow:
         check_bins(self.knots, self.interval)
 
     def build(self, dim: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> SplineHead:
-        """The head for k = `dim`, at the start a permutation of the coordinates."""
+        """Build the head for k = `dim`; it starts as `scale` times a permutation of the coordinates."""
         return spline_couplings(
             dim,
             layers=self.layers,
@@ -89,12 +116,12 @@ class Tail(eqx.Module):
         return self.mean(features) + self.scale(features) * z_tail
 
     def mean(self, features: Float[Array, " w"]) -> Float[Array, " t"]:
-        """W h + b."""
+        """Return W h + b."""
         assert self.output.bias is not None
         return tall(self.output.weight, features) + self.output.bias
 
     def inverse(self, z_head: Float[Array, " k"], x_tail: Float[Array, " t"]) -> Float[Array, " t"]:
-        """z_tail."""
+        """Return z_tail."""
         features = self.trunk(z_head)
         return (x_tail - self.mean(features)) / self.scale(features)
 
@@ -107,7 +134,7 @@ class TriangularMap(AbstractGenerator):
 
     @property
     def injective(self) -> bool:
-        """By construction."""
+        """True, by construction."""
         return True
 
     @property
@@ -122,34 +149,34 @@ class TriangularMap(AbstractGenerator):
 
     @property
     def constant_head(self) -> bool:
-        """An affine T has a constant T′."""
+        """Whether T is affine, so that T′ is constant."""
         return self.flow.constant
 
     def head(self, z_head):
-        """T(z_head)."""
+        """Return T(z_head)."""
         return self.flow(z_head)
 
     def tail(self, z_head, z_tail):
-        """g(z_head) + σ⊙z_tail."""
+        """Return g(z_head) + σ⊙z_tail."""
         return z_tail if self.network is None else self.network(z_head, z_tail)
 
     def tail_scale(self, z_head):
-        """σ, positive."""
+        """Return σ."""
         return (
             z_head[:0] if self.network is None else self.network.scale(self.network.trunk(z_head))
         )
 
     def head_jacobian(self, z_head):
-        """T′."""
+        """Return T′."""
         return self.flow.jacobian(z_head)
 
     def head_log_det(self, z_head):
-        """The couplings know log|det T′| without forming T′."""
+        """Return the sign of det T′ and log|det T′|, which T gives without forming T′."""
         log_det = self.flow.transform_and_log_det(z_head)[1]
         return jnp.full_like(log_det, self.flow.orientation), log_det
 
     def transform_and_log_det(self, z):
-        """x, sign and log|det J| in one pass of T."""
+        """Return x, the sign of det J and log|det J|, in one pass of T."""
         z_head, z_tail = self.split(z)
         x_head, log_det = self.flow.transform_and_log_det(z_head)
         x = jnp.concatenate([x_head, self.tail(z_head, z_tail)])
@@ -157,7 +184,7 @@ class TriangularMap(AbstractGenerator):
         return x, sign, log_det + jnp.log(self.tail_scale(z_head)).sum()
 
     def inverse(self, x):
-        """z_head = T^{-1}(x_head), z_tail = (x_tail − g(z_head)) / σ."""
+        """Return z_head = T^{-1}(x_head) and z_tail = (x_tail − g(z_head)) / σ."""
         x_head, x_tail = self.split(x)
         z_head = self.flow.inverse(x_head)
         z_tail = x_tail if self.network is None else self.network.inverse(z_head, x_tail)
@@ -165,7 +192,7 @@ class TriangularMap(AbstractGenerator):
 
     @property
     def last_layer(self):
-        """The parameters of the network, which T′ and σ do not use."""
+        """W of the tail's network, which T′ and σ do not depend on."""
         if self.network is None:
             return None
         return LastLayer(
@@ -173,7 +200,7 @@ class TriangularMap(AbstractGenerator):
         )
 
     def scale_parameters(self):
-        """The parameters of σ."""
+        """Return which parameters set σ."""
         nothing = jax.tree.map(lambda _: False, self)
         if self.network is None:
             return nothing
@@ -181,24 +208,38 @@ class TriangularMap(AbstractGenerator):
         return eqx.tree_at(lambda g: g.network.scale, nothing, everything)
 
 
-HEAD, WHOLE = 64, 128
-"""Default k, and the dimension up to which a spline head has all coordinates. At 128 that takes up to twice the time,
-but fits curved posteriors better: for stochastic volatility in 102 dimensions the ELBO is 0.9 nats higher."""
+HEAD = 64
+"""The default k where the head does not have all coordinates."""
+ALL_HEAD = 128
+"""The dimension up to which a spline head has all coordinates by default. At 128 this takes up to twice the time of k =
+64, but fits curved posteriors better: for stochastic volatility in 102 dimensions the ELBO is 0.9 nats higher."""
 
 
 @spec
-class Triangular:
-    """Injective by construction: a bijection T of the k head coordinates drives any network for the rest.
+class Triangular(Generator):
+    """The default generator, injective by construction: a bijection T of k coordinates, and a network for the rest.
 
     Parameters
     ----------
-    latent: k; by default all coordinates up to 128 with a spline head and up to 64 with an affine one, else 64.
-    head: T, "spline" (flexible) or "affine" (T′ diagonal: nothing to factor), or a specification.
-    hidden, activation: the network g of the tail.
-    rank: rank of the last layer of g, as two factors; full by default. With d outputs it costs d·rank parameters.
-    scale: the tail's initial σ, learned from there.
-    scale_form: "constant" (one σ per coordinate) or "conditional" (σ(z_head)).
-    gain: initial gain of the last layer of g; small if training starts at a given point, as for networks.
+    latent
+        k; by default all coordinates up to 128 with a spline head and up to 64 with an affine one, beyond that 64.
+    head
+        T: "spline" (flexible), "affine" (T′ is diagonal, so there is nothing to factor), `SplineFlow` or `AffineFlow`.
+    hidden, activation
+        The network g of the tail, which depends on the noise of the head.
+    scale
+        The initial σ of the tail; it is learned.
+    scale_form
+        "constant" (one σ per coordinate) or "conditional" (σ depends on z_head).
+    rank
+        Rank of the last layer of g, as two factors, so that it has about d·rank parameters; full by default.
+    gain
+        A factor on the initial last layer of g; small if training starts from a given point, as for networks.
+
+    Examples
+    --------
+    >>> generator = gpvi.generators.Triangular(latent=16, head="affine")
+    >>> method = gpvi.GPVI(generator=generator)
     """
 
     latent: int | None = None
@@ -223,28 +264,28 @@ class Triangular:
 
     @property
     def flexible(self) -> bool:
-        """Whether T is more than affine."""
+        """Whether T is more than an affine map."""
         return isinstance(self.flow(), SplineFlow)
 
     def flow(self) -> AffineFlow | SplineFlow:
-        """The specification of T."""
+        """Return the specification of T."""
         shorthands = {"affine": AffineFlow, "spline": SplineFlow}
         return resolve(self.head, shorthands, "head", AffineFlow | SplineFlow)
 
     def head_size(self, dim: int) -> int:
-        """k in this dimension."""
-        whole = self.flexible and dim <= WHOLE
-        return latent_size(self.latent, dim, default=dim if whole else HEAD)
+        """Return k for a target of `dim` dimensions."""
+        every = self.flexible and dim <= ALL_HEAD
+        return latent_size(self.latent, dim, default=dim if every else HEAD)
 
     def choices(self, dim: int) -> str:
-        """A description of the generator in this dimension."""
+        """Describe the generator for a target of `dim` dimensions."""
         k, flow = self.head_size(dim), self.flow()
         layers = f"{flow.layers} spline couplings" if isinstance(flow, SplineFlow) else "affine"
         rest = f", then a network to {dim - k} more" if k < dim else ""
         return f"a head of {k} coordinates, {layers}{rest}"
 
     def build(self, dim: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> TriangularMap:
-        """The map for a target of `dim` dimensions."""
+        """Build the map for a target of `dim` dimensions."""
         k = self.head_size(dim)
         head_key, trunk_key, output_key = jax.random.split(key, 3)
         flow = self.flow().build(k, key=head_key, dtype=dtype)

@@ -1,11 +1,10 @@
-"""Methods: frozen specifications with `init` and `step`.
+"""Methods: frozen specifications with `init` and `step`, which `gpvi.fit` compiles and repeats.
 
 May import: `targets`, `generators`, `solvers`, `directions` and all below them. Start reading at `base.py` (the
 contract), then `gpvi.py` (Algorithm 1).
 """
 
 from gpvi.methods.base import About as About
-from gpvi.methods.base import Info as Info
 from gpvi.methods.base import Learner as Learner
 from gpvi.methods.base import Method as Method
 from gpvi.methods.base import State as State
@@ -21,8 +20,10 @@ from gpvi.methods.particle import SVGD as SVGD
 from gpvi.methods.particle import AmortizedGFSD as AmortizedGFSD
 from gpvi.methods.particle import AmortizedGFSF as AmortizedGFSF
 from gpvi.methods.particle import AmortizedKSD as AmortizedKSD
+from gpvi.methods.particle import AmortizedMethod as AmortizedMethod
 from gpvi.methods.particle import AmortizedSVGD as AmortizedSVGD
 from gpvi.methods.particle import Annealing as Annealing
+from gpvi.methods.particle import ParticleMethod as ParticleMethod
 from gpvi.methods.pathfinder import Pathfinder as Pathfinder
 from gpvi.methods.schedules import decaying as decaying
 from gpvi.methods.schedules import decaying_adam as decaying_adam
@@ -30,7 +31,7 @@ from gpvi.methods.variational import FullRankVI as FullRankVI
 from gpvi.methods.variational import MeanFieldVI as MeanFieldVI
 from gpvi.methods.variational import NormalizingFlow as NormalizingFlow
 
-METHODS = (
+METHODS: tuple[type[Method], ...] = (
     GPVI,
     NormalizingFlow,
     FullRankVI,
@@ -48,3 +49,4 @@ METHODS = (
     HMC,
     NUTS,
 )
+"""The library's methods, in the order of the table in docs/choosing.md."""

@@ -105,7 +105,25 @@ def built(
 
 
 class State(NamedTuple):
-    """Everything that the next step needs: the learner, and what a solver, critic or sampler has learned."""
+    """Everything that the next step needs.
+
+    Parameters
+    ----------
+    learner
+        The model and its optimiser state.
+    auxiliary
+        What a solver, critic or sampler has learned; None if there is nothing.
+
+    Examples
+    --------
+    >>> import optax
+    >>> model = gpvi.methods.Particles(jnp.zeros((10, 2)))
+    >>> state = gpvi.methods.State(
+    ...     gpvi.methods.Learner.start(model, optax.sgd(0.1), "float32"), None
+    ... )
+    >>> state.learner.model.positions.shape
+    (10, 2)
+    """
 
     learner: Learner
     auxiliary: PyTree
@@ -116,11 +134,25 @@ Info = dict[str, Scalar]
 
 
 class About(NamedTuple):
-    """What a user needs to know to choose a method."""
+    """What a user needs to know to choose a method.
+
+    Parameters
+    ----------
+    purpose
+        What it is for.
+    cost
+        The cost of a step, for n draws, dimension d and k head coordinates; G is one gradient of log p.
+    citation
+        Who published it.
+
+    Examples
+    --------
+    >>> gpvi.SVGD.about.cost
+    'n G + n² d'
+    """
 
     purpose: str
     cost: str
-    """Cost of a step: n draws, dimension d, k head coordinates; G is one gradient of log p."""
     citation: str
 
 

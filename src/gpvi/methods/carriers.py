@@ -18,7 +18,17 @@ from gpvi.parallel.mesh import rows
 
 
 class Particles(eqx.Module):
-    """n particles: the "table generator" x_i = θ_i, whose pullback is φ itself (Eq. 12)."""
+    """n particles: the "table generator" x_i = θ_i, whose pullback is φ itself (Eq. 12).
+
+    Parameters
+    ----------
+    positions
+        The particles, (n, d).
+
+    Examples
+    --------
+    >>> particles = gpvi.methods.Particles(jnp.zeros((10, 2)))
+    """
 
     positions: Float[Array, "n d"]
     placement: ClassVar[Literal["rows", "replicated"]] = "rows"

@@ -15,16 +15,27 @@ from gpvi.targets.density import Density, evaluate
 
 @spec
 class DeepEnsemble(Method):
-    """Points that climb log p, each from a different start.
+    """A deep ensemble: points that climb log p, each from a different start (Lakshminarayanan et al. 2017).
 
-    Particles whose direction is the score alone, φ = s: nothing keeps them apart, so their spread is that of the modes
-    they end in; a log-concave posterior has only one. An optimiser that acts on each coordinate separately, such as
-    Adam, keeps the members independent.
+    The members are particles whose direction is the score alone, φ = s. Nothing keeps them apart, so they spread only
+    over the modes that they end in; a log-concave posterior has just one. With an optimiser that acts on each
+    coordinate separately, such as Adam, the members do not influence each other.
 
     Parameters
     ----------
-    members: number of members; they start where the target's `initial` draws them, as networks need it.
-    learning_rate: of the default optimiser, before decay.
+    members
+        Number of members. They start at points that the target's `initial` draws, as networks need it.
+    learning_rate
+        Of the default optimiser, before decay.
+
+    Examples
+    --------
+    >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+    >>> posterior = gpvi.fit(
+    ...     target, gpvi.DeepEnsemble(members=5), key=key, steps=10, progress=False
+    ... )
+    >>> posterior.particles.shape
+    (5, 2)
     """
 
     members: int = 10
@@ -46,7 +57,7 @@ class DeepEnsemble(Method):
 
     @property
     def particles(self) -> int:
-        """The members are particles."""
+        """The number of members, since the members are particles."""
         return self.members
 
     @property
@@ -57,7 +68,7 @@ class DeepEnsemble(Method):
     def init(
         self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
     ) -> State:
-        """Members where the target starts them."""
+        """Make the members at the target's starting points."""
         members = Particles(target.starting_points(self.members, key=key))
         return State(Learner.start(members, optimizer, target.dtype), None)
 

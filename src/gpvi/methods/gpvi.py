@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from gpvi._compute.outer_products import added_up, norm
 from gpvi.directions import functional_direction
-from gpvi.directions.functional import FunctionalDirection, restricted
+from gpvi.directions.functional import restricted
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import AbstractGenerator, Generator, Triangular
 from gpvi.generators.noise import standard_normal
@@ -18,7 +18,7 @@ from gpvi.methods.base import About, Info, Learner, Method, State, built, requir
 from gpvi.methods.carriers import Sampler
 from gpvi.methods.pullback import push, scale_gradient
 from gpvi.methods.reverse_kl import default_draws, l2_gradient, pathwise_gradient
-from gpvi.solvers import AbstractSolver, ExactSolver, as_solver
+from gpvi.solvers import ExactSolver, Solver, as_solver
 from gpvi.specs import (
     is_number,
     require_choice,
@@ -32,8 +32,8 @@ from gpvi.targets.density import Density, Evaluation, evaluate
 
 ROUNDS = (500, 1_000, 2_000, 4_000)
 """Steps in each round if `steps` is not given."""
-Found = tuple[PyTree, PyTree, Info]
-"""The gradient, what the solver has learned, and what to report."""
+Gradient = tuple[PyTree, PyTree, Info]
+"""The gradient, what the solver has learned, and values to report."""
 
 
 @spec
@@ -42,24 +42,43 @@ class GPVI(Method):
 
     Parameters
     ----------
-    generator: f_θ; injective splines by default. The paper's is `Residual(...)`.
-    gradient: "pathwise", the gradient of the KL itself (App. A.3, cheap here); "functional", the paper's Thm 3.1;
-        "l2", Thm 3.1 without smoothing.
-    solver: J^{-T}v for "functional" and "l2": "block", "dense", "bicgstab", "gmres", or the paper's "helper".
-    kernel: for "functional": on the "head" of the noise or on all of it ("full"), or an `OnNoise`.
-    particles: draws of noise per step; by default 4096/d, clipped to between 256 and 1024. With fewer, the gradient
-        is so noisy that a separate mode may be lost early and for good.
-    batches: for "functional": 2 (z and z′ drawn independently, as in the paper) or 1 (z′ = z).
-    pathwise_share: for "functional": the share of steps that use the pathwise gradient instead. Pulled back through a
-        flexible T the functional gradient need not descend, and on its own drifts until J is singular
-        (docs/functional-gradient.md); default: a quarter for a spline head, none for any other generator.
-    learning_rate: of the default optimiser, before decay.
-    first_round: steps of the first round where `steps` is not given, 500 by default; each later one has twice as many.
+    generator
+        f_θ; injective splines by default. The paper's is `gpvi.generators.Residual`.
+    gradient
+        "pathwise" is the gradient of the KL itself (App. A.3, cheap here), "functional" the paper's Thm 3.1, and "l2"
+        Thm 3.1 without smoothing.
+    solver
+        For "functional" and "l2", how J^{-T}v is computed: "block", "dense", "bicgstab", "gmres", the paper's "helper",
+        or a `gpvi.solvers.Solver`.
+    kernel
+        For "functional", where the kernel acts: on the "head" of the noise or on all of it ("full"); or a
+        `gpvi.kernels.Kernel` on the head, or a `gpvi.kernels.OnNoise`.
+    particles
+        Draws of noise per step; by default 4096/d, clipped to between 256 and 1024. With fewer, the gradient is so
+        noisy that a separate mode may be lost early and for good.
+    batches
+        For "functional": 2 draws z and z′ independently, as in the paper; 1 takes z′ = z.
+    pathwise_share
+        For "functional", the share of steps that use the pathwise gradient instead; by default a quarter for a spline
+        head and none for any other generator. Pulled back through a flexible T the functional gradient need not
+        descend, and on its own it drifts until J is singular (docs/functional-gradient.md).
+    learning_rate
+        Of the default optimiser, before decay.
+    first_round
+        Steps of the first round if `steps` is not given, 500 by default; each later round has twice as many.
+
+    Examples
+    --------
+    >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+    >>> method = gpvi.GPVI(generator=gpvi.generators.FullRank(), particles=32)
+    >>> posterior = gpvi.fit(target, method, key=key, steps=10, init=None, progress=False)
+    >>> posterior.sample(5, key=key).shape
+    (5, 2)
     """
 
     generator: Generator = Triangular()
     gradient: Literal["pathwise", "functional", "l2"] = "pathwise"
-    solver: AbstractSolver | str = "block"
+    solver: Solver | str = "block"
     kernel: OnNoise | Kernel | str = "head"
     particles: int | None = None
     batches: int = 2
@@ -85,8 +104,8 @@ class GPVI(Method):
         solver = as_solver(self.solver)
         if self.gradient == "l2" and not isinstance(solver, ExactSolver):
             raise NotAvailableError(
-                "solver='helper' learns J^{-T}∇k for kernel gradients only, so gradient='l2' cannot use it. "
-                "Use solver='block' (exact and faster), 'dense', 'bicgstab' or 'gmres'."
+                f"solver is {self.solver!r}, which gives J^{{-T}}∇k for kernel gradients only, so gradient='l2' cannot "
+                "use it. Use solver='block' (exact and faster), 'dense', 'bicgstab' or 'gmres'."
             )
         share = self.pathwise_share
         if share is not None and (not is_number(share) or not 0 <= share <= 1):
@@ -94,7 +113,10 @@ class GPVI(Method):
         self._noise_kernel()
 
     def rounds(self, dim: int) -> tuple[int, ...]:
-        """Doubling rounds: a nearly Gaussian posterior converges in the first."""
+        """Return rounds of doubling length for `Triangular`, and none for other generators.
+
+        A nearly Gaussian posterior converges in the first round.
+        """
         if not isinstance(self.generator, Triangular):
             return ()
         if self.first_round is None:
@@ -102,7 +124,7 @@ class GPVI(Method):
         return tuple(self.first_round * 2**number for number in range(len(ROUNDS)))
 
     def choices(self, dim: int) -> str:
-        """The head, the rest and the draws per step."""
+        """Describe the generator, if it is `Triangular`, and the draws per step."""
         draws = f"{self._draws(dim)} draws per step"
         return (
             f"{self.generator.choices(dim)}, {draws}"
@@ -113,7 +135,7 @@ class GPVI(Method):
     def init(
         self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
     ) -> State:
-        """Algorithm 1's first line: a generator, and a helper where the solver has one."""
+        """Build the generator, and the solver's helper if it has one (the first line of Algorithm 1)."""
         build_key, solver_key = jax.random.split(key)
         generator = built(self.generator, target.dim, target.dtype, key=build_key)
         part = restricted(generator, self._noise_kernel())
@@ -129,70 +151,74 @@ class GPVI(Method):
         *,
         key: PRNGKeyArray,
     ) -> tuple[State, Info]:
-        """One step of the chosen gradient."""
+        """Descend along the chosen gradient once."""
         gradient_of = {"pathwise": self._pathwise, "functional": self._mixed, "l2": self._l2}
         gradient, auxiliary, info = gradient_of[self.gradient](target, state, batch, key)
         info["gradient_norm"] = norm(gradient)
         return State(state.learner.descend(optimizer, gradient), auxiliary), info
 
-    def _functional(self, target: Density, state: State, batch: PyTree, key: PRNGKeyArray) -> Found:
-        """Algorithm 1."""
+    def _functional(
+        self, target: Density, state: State, batch: PyTree, key: PRNGKeyArray
+    ) -> Gradient:
+        """Return the gradient of Algorithm 1."""
         generator, kernel = state.learner.model, self._noise_kernel()
         n = self._draws(generator.dim)
         z_key, z_prime_key = jax.random.split(key)
         z = standard_normal(generator, n, key=z_key)
         z_prime = z if self.batches == 1 else standard_normal(generator, n, key=z_prime_key)
         at = evaluate(target, jax.vmap(generator)(z_prime), batch)
-        found = functional_direction(
+        functional = functional_direction(
             generator, kernel, as_solver(self.solver), state.auxiliary, z_prime, at.score, z
         )
         _, pull = push(Sampler(generator), z)
-        gradient = pull.products(found.direction / n).generator
+        gradient = pull.products(functional.direction / n).generator
         if kernel.coordinates == "head":
-            gradient = _with_scales(gradient, generator, z_prime, at, found)
+            gradient = _with_scales(gradient, generator, z_prime, at, functional.inverse)
         info = {
             "log_density": at.mean(at.log_density),
-            "direction": jnp.sqrt((found.direction**2).sum(1).mean()),
-            "residual": found.residual,
-            "stretch": found.stretch,
+            "direction": jnp.sqrt((functional.direction**2).sum(1).mean()),
+            "residual": functional.residual,
+            "stretch": functional.stretch,
             "rejected": at.rejected,
         }
-        return gradient, found.solver_state, info
+        return gradient, functional.solver_state, info
 
-    def _mixed(self, target: Density, state: State, batch: PyTree, key: PRNGKeyArray) -> Found:
-        """The functional gradient, with a share of pathwise steps."""
+    def _mixed(self, target: Density, state: State, batch: PyTree, key: PRNGKeyArray) -> Gradient:
+        """Return the functional gradient, or in a share of the steps the pathwise one."""
         share = self._pathwise_share()
         if share == 0:
             return self._functional(target, state, batch, key)
         coin_key, key = jax.random.split(key)
 
-        def pathwise_step() -> Found:
+        def pathwise_step() -> Gradient:
             gradient, auxiliary, info = self._pathwise(target, state, batch, key)
-            unmoved = {
+            absent = {
                 name: jnp.zeros_like(info["elbo"]) for name in ("direction", "residual", "stretch")
             }
             return (
                 added_up(gradient),
                 auxiliary,
-                {"log_density": info["log_density"], "rejected": info["rejected"], **unmoved},
+                {"log_density": info["log_density"], "rejected": info["rejected"], **absent},
             )
 
-        def functional_step() -> Found:
+        def functional_step() -> Gradient:
             gradient, auxiliary, info = self._functional(target, state, batch, key)
             return added_up(gradient), auxiliary, info
 
         coin = jax.random.bernoulli(coin_key, share)
         return jax.lax.cond(coin, pathwise_step, functional_step)
 
-    def _pathwise(self, target: Density, state: State, batch: PyTree, key: PRNGKeyArray) -> Found:
-        """The gradient of Eq. 3."""
+    def _pathwise(
+        self, target: Density, state: State, batch: PyTree, key: PRNGKeyArray
+    ) -> Gradient:
+        """Return the gradient of Eq. 3."""
         generator = state.learner.model
         z = standard_normal(generator, self._draws(generator.dim), key=key)
         gradient, info = pathwise_gradient(generator, target, z, batch)
         return gradient, state.auxiliary, info
 
-    def _l2(self, target: Density, state: State, batch: PyTree, key: PRNGKeyArray) -> Found:
-        """Eq. 4 with φ = s_p − s_q."""
+    def _l2(self, target: Density, state: State, batch: PyTree, key: PRNGKeyArray) -> Gradient:
+        """Return the gradient of Eq. 4 with φ = s_p − s_q."""
         generator, solver = state.learner.model, as_solver(self.solver)
         assert isinstance(solver, ExactSolver)
         z = standard_normal(generator, self._draws(generator.dim), key=key)
@@ -223,12 +249,10 @@ def _with_scales(
     generator: AbstractGenerator,
     z_prime: Float[Array, "n d"],
     at: Evaluation,
-    found: FunctionalDirection,
+    inverse: Float[Array, "n k k"] | None,
 ) -> PyTree:
-    """The gradient, with pathwise terms for the scales of the tail: a kernel on the head gives them none."""
-    by_path = scale_gradient(
-        generator, z_prime, at.weight[:, None] * at.score, at.weight, found.inverse
-    )
+    """Replace the gradient of the tail's scales by the pathwise one, since a kernel on the head gives them none."""
+    by_path = scale_gradient(generator, z_prime, at.weight[:, None] * at.score, at.weight, inverse)
     return jax.tree.map(
         lambda is_scale, along, by: by if is_scale else along,
         generator.scale_parameters(),

@@ -2,9 +2,9 @@ r"""Hamiltonian Monte Carlo and the no-U-turn sampler by BlackJAX, as methods.
 
 A step is one transition of every chain, x ↦ x′ along the Hamiltonian flow of −log p(x) + ½ vᵀM⁻¹v. The first `warmup`
 steps tune the step size ε by dual averaging of the acceptance rate and M⁻¹ by the variance of the positions, in Stan's
-windows of doubling length (Carpenter et al. 2017); the rest write every `thin`-th position to a table. Since the chains
-move side by side in one program, ε and M are shared: each window sees the positions of all chains, and no chain waits
-for another with a smaller step.
+windows of doubling length (Carpenter et al. 2017); the rest write every `thin`-th position to a table. All chains move
+in one program and share ε and M, so each window uses the positions of all chains, and no chain waits for another one
+with a smaller step.
 """
 
 import functools
@@ -34,14 +34,14 @@ from gpvi.specs import (
 from gpvi.targets.density import Density
 
 STARTS = 100
-"""How often to redraw a starting point at which log p or its score is not finite."""
+"""The largest number of times to redraw starting points at which log p or its score is not finite."""
 
 WINDOWED = 150
-"""The shortest warm-up that adapts M, 75 + 25 + 50: in a shorter one ε could not readapt after M has changed."""
+"""The shortest warm-up that adapts M, 75 + 25 + 50 steps: in a shorter one ε could not adapt to the new M."""
 
 
 class Walkers(NamedTuple):
-    """Where the chains stand."""
+    """The current position of each chain, with log p and its score there."""
 
     position: Float[Array, "c d"]
     log_density: Float[Array, " c"]
@@ -49,7 +49,7 @@ class Walkers(NamedTuple):
 
 
 class Tuning(NamedTuple):
-    """ε and M⁻¹, and BlackJAX's adaptation state, None if nothing is adapted."""
+    """ε and M⁻¹, and the states of BlackJAX's adaptations; None if nothing is adapted."""
 
     step_size: Scalar
     inverse_mass: Float[Array, " d"] | Float[Array, "d d"]
@@ -58,7 +58,7 @@ class Tuning(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The number of transitions so far, and all that the next one needs."""
+    """The number of transitions so far, and everything else that the next one needs."""
 
     done: Int[Array, ""]
     walkers: Walkers
@@ -74,7 +74,7 @@ class _Transition(NamedTuple):
 
 @dataclass(frozen=True)
 class MarkovChains(Method):
-    """Chains of exact transitions: no density, and no new draws beyond those kept."""
+    """Markov chains whose transitions leave the posterior invariant: no density, and no draws beyond those kept."""
 
     chains: int = 4
     draws: int = 1_000
@@ -107,10 +107,10 @@ class MarkovChains(Method):
 
     @abstractmethod
     def kernel(self) -> Callable[..., tuple[Any, Any]]:
-        """BlackJAX's transition of one chain: (key, state, log_density, ε, M⁻¹) → (state, info)."""
+        """Return BlackJAX's transition of one chain: (key, state, log_density, ε, M⁻¹) → (state, info)."""
 
     def jittered(self, step_size: Scalar, *, key: PRNGKeyArray) -> Scalar:
-        """The step size of one transition."""
+        """Return the step size of one transition."""
         return step_size
 
     @property
@@ -124,11 +124,11 @@ class MarkovChains(Method):
         return self.warmup + self.draws * self.thin
 
     def default_steps(self) -> int:
-        """The total number of transitions."""
+        """Return the total number of transitions."""
         return self.transitions
 
     def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
-        """None: a transition moves the chains by itself."""
+        """Return the identity, since a transition moves the chains by itself."""
         return optax.identity()
 
     def check_run(self, steps: int, batch_size: int | None) -> None:
@@ -143,7 +143,7 @@ class MarkovChains(Method):
     def init(
         self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
     ) -> State:
-        """Chains at the target's starting points, and an empty table."""
+        """Put the chains at the target's starting points, and make an empty table of draws."""
         table = Chains.empty(self.chains, self.draws, target.dim, target.dtype)
         walkers = _start(target, self.chains, key)
         progress = Progress(jnp.zeros((), jnp.int32), walkers, self._untuned(target))
@@ -158,11 +158,11 @@ class MarkovChains(Method):
         *,
         key: PRNGKeyArray,
     ) -> tuple[State, Info]:
-        """One transition of every chain; then tune, or write."""
+        """Make one transition of every chain; then tune (during warm-up) or write the draws (after it)."""
         learner, (done, walkers, tuning) = state
         walkers = jax.lax.cond(
-            done == 0, lambda: _standing(target, walkers.position), lambda: walkers
-        )  # chains that are continued may come from other data
+            done == 0, lambda: _walkers_at(target, walkers.position), lambda: walkers
+        )  # a continued run may have other data, so log p is computed again
         step_key, key = jax.random.split(key)
         step_size = self.jittered(learner.damping * tuning.step_size, key=step_key)
         moved = self._transition(target, walkers, step_size, tuning.inverse_mass, key)
@@ -224,13 +224,13 @@ class MarkovChains(Method):
         position: Float[Array, "c d"],
         acceptance: Scalar,
     ) -> Tuning:
-        """Stan's windows: ε in every step of the warm-up, M⁻¹ at the end of each slow window."""
+        """Adapt as Stan does: ε in every step of the warm-up, M⁻¹ at the end of each slow window."""
         if self.step_size is not None:
             return tuning
         (restart, average, averaged), (_, add, finish) = self._adaptations()
         slow, ends = self._schedule()[jnp.minimum(done, self.warmup - 1)]
 
-        def adapted() -> Tuning:
+        def adapt() -> Tuning:
             averaging = average(tuning.averaging, acceptance)
             moments = jax.lax.scan(lambda m, x: (add(m, x), None), tuning.moments, position)[0]
             moments = _chosen(slow, moments, tuning.moments)
@@ -238,13 +238,13 @@ class MarkovChains(Method):
             averaging = _chosen(ends, restart(averaged(averaging)), averaging)
             last = done == self.warmup - 1
             step_size = jnp.where(last, averaged(averaging), jnp.exp(averaging.log_step_size))
-            found = Tuning(step_size, moments.inverse_mass_matrix, averaging, moments)
-            return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), found, tuning)
+            adapted = Tuning(step_size, moments.inverse_mass_matrix, averaging, moments)
+            return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), adapted, tuning)
 
-        return jax.lax.cond(done < self.warmup, adapted, lambda: tuning)
+        return jax.lax.cond(done < self.warmup, adapt, lambda: tuning)
 
     def _schedule(self) -> Bool[Array, "w 2"]:
-        """For each transition, whether it is in a slow window and whether it ends one; a short warm-up has none."""
+        """Return for each transition whether it is in a slow window, and ends one; a short warm-up has none."""
         from blackjax.adaptation.window_adaptation import build_schedule
 
         if self.warmup < WINDOWED:
@@ -252,7 +252,7 @@ class MarkovChains(Method):
         return jnp.asarray(build_schedule(self.warmup), bool)
 
     def _adaptations(self) -> tuple[tuple, tuple]:
-        """Start, update and result of the dual averaging of ε, and of the moments that give M⁻¹."""
+        """Return BlackJAX's (start, update, result) for the dual averaging of ε, and for the moments behind M⁻¹."""
         from blackjax.adaptation.mass_matrix import mass_matrix_adaptation
         from blackjax.adaptation.step_size import dual_averaging_adaptation
 
@@ -266,15 +266,31 @@ class NUTS(MarkovChains):
 
     Parameters
     ----------
-    chains: number of chains, run in parallel.
-    draws: draws kept per chain; chains · draws in all.
-    warmup: transitions before the first draw, in which step size and mass matrix are adapted.
-    thin: transitions per kept draw.
-    step_size: None adapts it and the mass matrix; a number is used unchanged, with unit mass.
-    acceptance: target acceptance rate for adapting the step size.
-    mass: whether to adapt a "diagonal" or a "dense" M⁻¹; `fit` whitens the posterior first, so the former is usually
+    chains
+        Number of chains, run in parallel.
+    draws
+        Draws kept per chain; there are chains · draws in all.
+    warmup
+        Transitions before the first draw, in which step size and mass matrix are adapted.
+    thin
+        Transitions per kept draw.
+    step_size
+        None adapts it and the mass matrix; a number is used unchanged, with unit mass.
+    acceptance
+        Target acceptance rate for adapting the step size.
+    mass
+        Whether to adapt a "diagonal" or a "dense" M⁻¹; `gpvi.fit` whitens the posterior first, so the former is usually
         enough.
-    max_doublings: maximum doublings of a trajectory, which then has 2^max_doublings leapfrogs.
+    max_doublings
+        The largest number of doublings of a trajectory, which then has 2^max_doublings leapfrogs.
+
+    Examples
+    --------
+    >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+    >>> method = gpvi.NUTS(chains=2, draws=50, warmup=50)
+    >>> posterior = gpvi.fit(target, method, key=key, init=None, progress=False)
+    >>> posterior.sample(5, key=key).shape
+    (5, 2)
     """
 
     max_doublings: int = 10
@@ -290,7 +306,7 @@ class NUTS(MarkovChains):
         require_count("max_doublings", self.max_doublings, "10 is usual.")
 
     def kernel(self) -> Callable[..., tuple[Any, Any]]:
-        """BlackJAX's iterative NUTS."""
+        """Return BlackJAX's iterative NUTS."""
         from blackjax.mcmc.nuts import build_kernel
 
         return functools.partial(build_kernel(), max_num_doublings=self.max_doublings)
@@ -305,10 +321,21 @@ class HMC(MarkovChains):
 
     Parameters
     ----------
-    chains, draws, warmup, thin, step_size, acceptance, mass: as for `NUTS`.
-    leapfrogs: leapfrog steps per trajectory.
-    jitter: the step size of each transition is uniform on (1 ± jitter) ε; with a fixed length, a trajectory that
+    chains, draws, warmup, thin, step_size, acceptance, mass
+        As for `NUTS`.
+    leapfrogs
+        Leapfrog steps per trajectory.
+    jitter
+        The step size of each transition is uniform on (1 ± jitter) ε. With a constant step size, a trajectory that
         returns to its starting point would do so every time.
+
+    Examples
+    --------
+    >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+    >>> method = gpvi.HMC(chains=2, draws=50, warmup=50, leapfrogs=4)
+    >>> posterior = gpvi.fit(target, method, key=key, init=None, progress=False)
+    >>> posterior.sample(5, key=key).shape
+    (5, 2)
     """
 
     acceptance: float = 0.65
@@ -328,26 +355,26 @@ class HMC(MarkovChains):
             raise InputError(f"jitter is {self.jitter!r}; it must be 0 or more, and less than 1.")
 
     def jittered(self, step_size: Scalar, *, key: PRNGKeyArray) -> Scalar:
-        """(1 ± jitter) ε."""
+        """Return a step size drawn uniformly from (1 ± jitter) ε."""
         return step_size * jax.random.uniform(
             key, (), step_size.dtype, 1 - self.jitter, 1 + self.jitter
         )
 
     def kernel(self) -> Callable[..., tuple[Any, Any]]:
-        """BlackJAX's HMC."""
+        """Return BlackJAX's HMC."""
         from blackjax.mcmc.hmc import build_kernel
 
         return functools.partial(build_kernel(), num_integration_steps=self.leapfrogs)
 
 
-def _standing(target: Density, position: Float[Array, "c d"]) -> Walkers:
-    """Chains at these positions."""
+def _walkers_at(target: Density, position: Float[Array, "c d"]) -> Walkers:
+    """Return chains at these positions, with log p and scores."""
     return Walkers(position, *jax.vmap(jax.value_and_grad(target.log_density))(position))
 
 
 @eqx.filter_jit
 def _start(target: Density, chains: int, key: PRNGKeyArray) -> Walkers:
-    """Starting points, redrawn where log p or its score is not finite."""
+    """Draw starting points, again for chains where log p or its score is not finite."""
 
     def finite(walkers: Walkers) -> Bool[Array, " c"]:
         return jnp.isfinite(walkers.log_density) & jnp.isfinite(walkers.score).all(1)
@@ -355,7 +382,7 @@ def _start(target: Density, chains: int, key: PRNGKeyArray) -> Walkers:
     def again(carry: tuple[Int[Array, ""], Walkers]) -> tuple[Int[Array, ""], Walkers]:
         tries, walkers = carry
         x = target.starting_points(chains, key=jax.random.fold_in(key, tries))
-        return tries + 1, _chosen(finite(walkers), walkers, _standing(target, x))
+        return tries + 1, _chosen(finite(walkers), walkers, _walkers_at(target, x))
 
     nowhere = Walkers(
         jnp.zeros((chains, target.dim), target.dtype),
@@ -369,7 +396,7 @@ def _start(target: Density, chains: int, key: PRNGKeyArray) -> Walkers:
 
 
 def _chosen(condition: Bool[Array, "..."], first: PyTree, second: PyTree) -> PyTree:
-    """`first` where the condition (a scalar, or one entry per leading index) holds, else `second`, leaf by leaf."""
+    """Return `first` where the condition (a scalar, or one per leading index) holds, else `second`, leaf by leaf."""
 
     def choose(a: ArrayLike, b: ArrayLike) -> Array:
         trailing = (1,) * (jnp.ndim(b) - condition.ndim) if condition.ndim else ()
@@ -379,7 +406,7 @@ def _chosen(condition: Bool[Array, "..."], first: PyTree, second: PyTree) -> PyT
 
 
 def _as_float(dtype: Any) -> Callable[[Any], Array]:
-    """A function that converts numbers to arrays of one dtype; integers stay integers."""
+    """Return a function that converts numbers to arrays of one dtype; integers stay integers."""
 
     def convert(leaf: Any) -> Array:
         whole = jnp.issubdtype(jnp.result_type(leaf), jnp.integer)

@@ -1,7 +1,7 @@
-"""Particle methods: a direction × a carrier.
+"""Particle methods: a direction φ, and either a fixed set of particles or a generator that follows it.
 
-SVGD, GFSD, GFSF and KSD move a set of particles along φ (Eq. 12); their amortised versions pull the same φ back
-through a generator (Eq. 14). One step serves all eight.
+SVGD, GFSD, GFSF and KSD move a set of particles along φ (Eq. 12). Their amortised versions pull the same φ back through
+a generator (Eq. 14). All eight share one step.
 """
 
 from abc import abstractmethod
@@ -34,10 +34,25 @@ from gpvi.targets.density import Density, evaluate
 
 @spec
 class Annealing:
-    """γ(t), the weight of the score in step t: particles can spread before the posterior pulls them in.
+    """A weight γ(t) of the score in step t, so that particles can spread before the posterior pulls them in.
 
-    γ(t) = (c(t) / (T/C))^p with c(t) = t mod (T/C), for t < T = `steps` in C = `cycles`, and 1 from then on (D'Angelo &
-    Fortuin 2021). One cycle of power 1 is a ramp; several cycles let the particles spread again between rises.
+    γ(t) = (c(t) / (T/C))^p with c(t) = t mod (T/C) for t < T, and 1 from then on (D'Angelo & Fortuin 2021). One cycle
+    of power 1 is a linear ramp; several cycles let the particles spread again in between.
+
+    Parameters
+    ----------
+    steps
+        T, the number of annealed steps.
+    cycles
+        C, the number of rises from 0 to 1.
+    power
+        p.
+
+    Examples
+    --------
+    >>> method = gpvi.SVGD(annealing=gpvi.Annealing(steps=2500))
+    >>> [float(gpvi.Annealing(4)(jnp.asarray(t))) for t in (0, 2, 4)]
+    [0.0, 0.5, 1.0]
     """
 
     steps: int
@@ -55,20 +70,20 @@ class Annealing:
         require_positive("power of the annealing", self.power, "1.0 rises evenly.")
 
     def __call__(self, taken: Int[Array, ""]) -> Float[Array, ""]:
-        """γ after this many steps."""
+        """Return γ after `taken` steps."""
         period = self.steps / self.cycles
         return jnp.where(taken < self.steps, (jnp.mod(taken, period) / period) ** self.power, 1.0)
 
 
 class Progress(NamedTuple):
-    """What the direction has learned, and the steps taken."""
+    """What the direction has learned, and the number of steps taken."""
 
     direction: PyTree
     taken: Int[Array, ""]
 
 
 class Transport(Method):
-    """Move what a carrier draws along a direction."""
+    """The step that all particle methods share: draw, score, find φ, pull it back to the parameters, update."""
 
     particles: int
     learning_rate: float
@@ -86,21 +101,21 @@ class Transport(Method):
 
     @property
     @abstractmethod
-    def draws_apart(self) -> bool:
+    def separate_expectation(self) -> bool:
         """Whether the particles x′ of the expectation are drawn independently of those that φ moves."""
 
     @abstractmethod
     def direction(self) -> Direction:
-        """φ."""
+        """Return the direction φ."""
 
     @abstractmethod
     def carrier(self, target: Density, *, key: PRNGKeyArray) -> Particles | Sampler:
-        """What is moved."""
+        """Make the particles, or the generator, that training starts from."""
 
     def init(
         self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
     ) -> State:
-        """The carrier at its start, and the direction's critic if it has one."""
+        """Make the particles or the generator, and what the direction learns."""
         carrier_key, direction_key = jax.random.split(key)
         carrier = self.carrier(target, key=carrier_key)
         auxiliary = self.direction().init(target.dim, key=direction_key, dtype=target.dtype)
@@ -122,7 +137,7 @@ class Transport(Method):
         x, pull = push(carrier, carrier.noise(self.particles, key=noise_key))
         at = evaluate(target, x, batch)
         x_prime, prime = x, at
-        if self.draws_apart:
+        if self.separate_expectation:
             x_prime = carrier.particles(carrier.noise(self.particles, key=prime_key))
             prime = evaluate(target, x_prime, batch)
         weight = 1.0 if self.annealing is None else self.annealing(taken).astype(x.dtype)
@@ -146,8 +161,25 @@ class Transport(Method):
 
 
 @dataclass(frozen=True)
-class OnParticles(Transport):
-    """A fixed number of particles: no new draws, no density."""
+class ParticleMethod(Transport):
+    """A method that moves a fixed set of particles along a direction. There are no new draws, and no density.
+
+    Subclass it, define `direction`, and decorate the subclass with `gpvi.specs.spec`.
+
+    Parameters
+    ----------
+    particles
+        Number of particles.
+    learning_rate
+        Of the default optimiser, before decay.
+    annealing
+        A weight of the score that rises during training; none by default.
+
+    Examples
+    --------
+    >>> isinstance(gpvi.SVGD(), gpvi.methods.ParticleMethod)
+    True
+    """
 
     particles: int = 100
     learning_rate: float = 0.05
@@ -162,21 +194,40 @@ class OnParticles(Transport):
         return self.particles
 
     @property
-    def draws_apart(self) -> bool:
+    def separate_expectation(self) -> bool:
         """False: there is only one set of particles."""
         return False
 
     def carrier(self, target: Density, *, key: PRNGKeyArray) -> Particles:
-        """The target's starting points: from the starting Gaussian in training coordinates, or the target's own."""
+        """Make particles at the target's starting points: its own, or N(0, I) in whitened coordinates."""
         return Particles(target.starting_points(self.particles, key=key))
 
 
 @dataclass(frozen=True)
-class Amortized(Transport):
-    """A generator: unlimited new draws, and a density if it is injective.
+class AmortizedMethod(Transport):
+    """A method that pulls a direction back through a generator.
 
-    `batches`: 2 draws the particles x′ of the expectation independently of those where φ is pulled back; 1 uses one
-    set for both.
+    It can make any number of new draws, and has a density if the generator is injective.
+    Subclass it, define `direction`, and decorate the subclass with `gpvi.specs.spec`.
+
+    Parameters
+    ----------
+    generator
+        The generator.
+    particles
+        Number of draws per step.
+    batches
+        2 draws the particles x′ of the expectation independently of those where φ is pulled back; 1 uses one set for
+        both.
+    learning_rate
+        Of the default optimiser, before decay.
+    annealing
+        A weight of the score that rises during training; none by default.
+
+    Examples
+    --------
+    >>> isinstance(gpvi.AmortizedSVGD(), gpvi.methods.AmortizedMethod)
+    True
     """
 
     generator: Generator = Triangular()
@@ -191,12 +242,12 @@ class Amortized(Transport):
         require_batches(self.batches)
 
     @property
-    def draws_apart(self) -> bool:
-        """Whether x′ is a separate batch."""
+    def separate_expectation(self) -> bool:
+        """Whether there are two batches."""
         return self.batches == 2
 
     def carrier(self, target: Density, *, key: PRNGKeyArray) -> Sampler:
-        """A fresh generator."""
+        """Build the generator."""
         return Sampler(built(self.generator, target.dim, target.dtype, key=key))
 
 
@@ -205,7 +256,7 @@ class _SVGD:
     kernel: Kernel | str = "rbf"
 
     def direction(self) -> SVGDDirection:
-        """Eq. 13."""
+        """Return φ of Eq. 13."""
         return SVGDDirection(as_kernel(self.kernel))
 
 
@@ -214,7 +265,7 @@ class _GFSD:
     kernel: Kernel | str = "rbf"
 
     def direction(self) -> GFSDDirection:
-        """Smoothed density."""
+        """Return φ by a smoothed density."""
         return GFSDDirection(as_kernel(self.kernel))
 
 
@@ -224,7 +275,7 @@ class _GFSF:
     ridge: float = 1e-2
 
     def direction(self) -> GFSFDirection:
-        """Smoothed test functions."""
+        """Return φ by smoothed test functions."""
         return GFSFDirection(as_kernel(self.kernel), self.ridge)
 
 
@@ -233,14 +284,34 @@ class _KSD:
     critic: KSDDirection = KSDDirection()
 
     def direction(self) -> KSDDirection:
-        """A learned critic."""
+        """Return the learned critic."""
         require_instance("critic", self.critic, KSDDirection)
         return self.critic
 
 
 @spec
-class SVGD(_SVGD, OnParticles):
-    """Stein variational gradient descent (Liu & Wang 2016)."""
+class SVGD(_SVGD, ParticleMethod):
+    """Stein variational gradient descent (Liu & Wang 2016).
+
+    Parameters
+    ----------
+    particles
+        Number of particles.
+    learning_rate
+        Of the default optimiser, before decay.
+    annealing
+        A weight of the score that rises during training (`Annealing`); none by default.
+    kernel
+        "rbf", "imq" or a `gpvi.kernels.Kernel`.
+
+    Examples
+    --------
+    >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+    >>> method = gpvi.SVGD(particles=20)
+    >>> posterior = gpvi.fit(target, method, key=key, steps=10, init=None, progress=False)
+    >>> posterior.sample(5, key=key).shape
+    (5, 2)
+    """
 
     about: ClassVar[About] = About(
         "a few draws that repel each other; loses variance as d grows",
@@ -250,8 +321,28 @@ class SVGD(_SVGD, OnParticles):
 
 
 @spec
-class GFSD(_GFSD, OnParticles):
-    """Gradient flow with smoothed density (Liu et al. 2019)."""
+class GFSD(_GFSD, ParticleMethod):
+    """Gradient flow with smoothed density (Liu et al. 2019).
+
+    Parameters
+    ----------
+    particles
+        Number of particles.
+    learning_rate
+        Of the default optimiser, before decay.
+    annealing
+        A weight of the score that rises during training (`Annealing`); none by default.
+    kernel
+        "rbf", "imq" or a `gpvi.kernels.Kernel`.
+
+    Examples
+    --------
+    >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+    >>> method = gpvi.GFSD(particles=20)
+    >>> posterior = gpvi.fit(target, method, key=key, steps=10, init=None, progress=False)
+    >>> posterior.sample(5, key=key).shape
+    (5, 2)
+    """
 
     about: ClassVar[About] = About(
         "SVGD with an explicit density estimate; few dimensions",
@@ -261,8 +352,30 @@ class GFSD(_GFSD, OnParticles):
 
 
 @spec
-class GFSF(_GFSF, OnParticles):
-    """Gradient flow with smoothed test functions (Liu et al. 2019)."""
+class GFSF(_GFSF, ParticleMethod):
+    """Gradient flow with smoothed test functions (Liu et al. 2019).
+
+    Parameters
+    ----------
+    particles
+        Number of particles.
+    learning_rate
+        Of the default optimiser, before decay.
+    annealing
+        A weight of the score that rises during training (`Annealing`); none by default.
+    kernel
+        "rbf", "imq" or a `gpvi.kernels.Kernel`.
+    ridge
+        ε of the regression.
+
+    Examples
+    --------
+    >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+    >>> method = gpvi.GFSF(particles=20)
+    >>> posterior = gpvi.fit(target, method, key=key, steps=10, init=None, progress=False)
+    >>> posterior.sample(5, key=key).shape
+    (5, 2)
+    """
 
     about: ClassVar[About] = About(
         "score estimates by kernel regression; sensitive to bandwidth and ridge",
@@ -272,8 +385,28 @@ class GFSF(_GFSF, OnParticles):
 
 
 @spec
-class KSD(_KSD, OnParticles):
-    """The Fisher neural sampler's critic moving particles (Hu et al. 2018)."""
+class KSD(_KSD, ParticleMethod):
+    """The Fisher neural sampler's critic moving particles (Hu et al. 2018).
+
+    Parameters
+    ----------
+    particles
+        Number of particles.
+    learning_rate
+        Of the default optimiser, before decay.
+    annealing
+        A weight of the score that rises during training (`Annealing`); none by default.
+    critic
+        The critic and how it is trained.
+
+    Examples
+    --------
+    >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+    >>> method = gpvi.KSD(particles=20)
+    >>> posterior = gpvi.fit(target, method, key=key, steps=10, init=None, progress=False)
+    >>> posterior.sample(5, key=key).shape
+    (5, 2)
+    """
 
     about: ClassVar[About] = About(
         "particles moved by a learned critic",
@@ -283,8 +416,32 @@ class KSD(_KSD, OnParticles):
 
 
 @spec
-class AmortizedSVGD(_SVGD, Amortized):
-    """SVGD pulled back through a generator (Wang & Liu 2016; Eq. 14)."""
+class AmortizedSVGD(_SVGD, AmortizedMethod):
+    """SVGD pulled back through a generator (Wang & Liu 2016; Eq. 14).
+
+    Parameters
+    ----------
+    generator
+        The generator; injective splines by default.
+    particles
+        Number of draws per step.
+    batches
+        2 draws the particles of the expectation independently of those where φ is pulled back; 1 uses one set for both.
+    learning_rate
+        Of the default optimiser, before decay.
+    annealing
+        A weight of the score that rises during training (`Annealing`); none by default.
+    kernel
+        "rbf", "imq" or a `gpvi.kernels.Kernel`.
+
+    Examples
+    --------
+    >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+    >>> method = gpvi.AmortizedSVGD(gpvi.generators.Linear())
+    >>> posterior = gpvi.fit(target, method, key=key, steps=10, init=None, progress=False)
+    >>> posterior.sample(5, key=key).shape
+    (5, 2)
+    """
 
     about: ClassVar[About] = About(
         "SVGD with a generator: unlimited new draws",
@@ -294,8 +451,32 @@ class AmortizedSVGD(_SVGD, Amortized):
 
 
 @spec
-class AmortizedGFSD(_GFSD, Amortized):
-    """GFSD pulled back through a generator."""
+class AmortizedGFSD(_GFSD, AmortizedMethod):
+    """GFSD pulled back through a generator.
+
+    Parameters
+    ----------
+    generator
+        The generator; injective splines by default.
+    particles
+        Number of draws per step.
+    batches
+        2 draws the particles of the expectation independently of those where φ is pulled back; 1 uses one set for both.
+    learning_rate
+        Of the default optimiser, before decay.
+    annealing
+        A weight of the score that rises during training (`Annealing`); none by default.
+    kernel
+        "rbf", "imq" or a `gpvi.kernels.Kernel`.
+
+    Examples
+    --------
+    >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+    >>> method = gpvi.AmortizedGFSD(gpvi.generators.Linear())
+    >>> posterior = gpvi.fit(target, method, key=key, steps=10, init=None, progress=False)
+    >>> posterior.sample(5, key=key).shape
+    (5, 2)
+    """
 
     about: ClassVar[About] = About(
         "GFSD with a generator",
@@ -305,8 +486,34 @@ class AmortizedGFSD(_GFSD, Amortized):
 
 
 @spec
-class AmortizedGFSF(_GFSF, Amortized):
-    """GFSF pulled back through a generator; its estimate uses a single set of particles."""
+class AmortizedGFSF(_GFSF, AmortizedMethod):
+    """GFSF pulled back through a generator; its estimate uses a single set of particles.
+
+    Parameters
+    ----------
+    generator
+        The generator; injective splines by default.
+    particles
+        Number of draws per step.
+    batches
+        1: a second set of draws has no use here.
+    learning_rate
+        Of the default optimiser, before decay.
+    annealing
+        A weight of the score that rises during training (`Annealing`); none by default.
+    kernel
+        "rbf", "imq" or a `gpvi.kernels.Kernel`.
+    ridge
+        ε of the regression.
+
+    Examples
+    --------
+    >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+    >>> method = gpvi.AmortizedGFSF(gpvi.generators.Linear())
+    >>> posterior = gpvi.fit(target, method, key=key, steps=10, init=None, progress=False)
+    >>> posterior.sample(5, key=key).shape
+    (5, 2)
+    """
 
     about: ClassVar[About] = About(
         "GFSF with a generator",
@@ -326,8 +533,32 @@ class AmortizedGFSF(_GFSF, Amortized):
 
 
 @spec
-class AmortizedKSD(_KSD, Amortized):
-    """The Fisher neural sampler (Hu et al. 2018)."""
+class AmortizedKSD(_KSD, AmortizedMethod):
+    """The Fisher neural sampler (Hu et al. 2018).
+
+    Parameters
+    ----------
+    generator
+        The generator; injective splines by default.
+    particles
+        Number of draws per step.
+    batches
+        2 draws the particles of the expectation independently of those where φ is pulled back; 1 uses one set for both.
+    learning_rate
+        Of the default optimiser, before decay.
+    annealing
+        A weight of the score that rises during training (`Annealing`); none by default.
+    critic
+        The critic and how it is trained.
+
+    Examples
+    --------
+    >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+    >>> method = gpvi.AmortizedKSD(gpvi.generators.Linear())
+    >>> posterior = gpvi.fit(target, method, key=key, steps=10, init=None, progress=False)
+    >>> posterior.sample(5, key=key).shape
+    (5, 2)
+    """
 
     about: ClassVar[About] = About(
         "the Fisher neural sampler",

@@ -1,8 +1,9 @@
 r"""Pathfinder (Zhang, Carpenter, Gelman & Vehtari 2022) by BlackJAX: Gaussians along the path of an optimiser.
 
 L-BFGS climbs log p and keeps an estimate Σ = diag α + β γ βᵀ of the inverse Hessian at each of its iterates x; the
-Newton step from there, m = x + Σ ∇log p(x), gives N(m, Σ). Each path offers its Gaussian with the best ELBO; since the
-largest of many estimates is too large, it is estimated anew, from the same noise for all paths, and the best is kept.
+Newton step from there, m = x + Σ ∇log p(x), gives N(m, Σ). Each path yields its Gaussian with the best ELBO. Since the
+largest of many estimates is biased upwards, that ELBO is estimated again, with the same noise for all paths, and the
+best path wins.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -23,7 +24,7 @@ from gpvi.targets.density import Density
 
 
 class Best(NamedTuple):
-    """The best ELBO so far, and the noise z that all are compared on."""
+    """The best ELBO so far, and the noise z by which all paths are compared."""
 
     elbo: Scalar
     noise: Float[Array, "n d"]
@@ -31,14 +32,26 @@ class Best(NamedTuple):
 
 @spec
 class Pathfinder(Method):
-    """The best Gaussian along several quasi-Newton paths; a step follows one.
+    """The best Gaussian along several quasi-Newton paths; each step follows one path.
 
     Parameters
     ----------
-    paths: how many to follow, each from a starting point of its own; `steps` in `fit` is the same number.
-    iterations: of L-BFGS on a path, at most.
-    memory: pairs of steps and gradients that L-BFGS remembers: Σ is diagonal up to a part of rank 2 · memory.
-    draws: of each Gaussian for its ELBO.
+    paths
+        Number of paths, each from its own starting point; `steps` in `gpvi.fit` means the same.
+    iterations
+        The largest number of L-BFGS iterations on a path.
+    memory
+        Number of pairs of steps and gradients that L-BFGS remembers: Σ is diagonal plus a part of rank 2 · memory.
+    draws
+        Number of draws from each Gaussian, for its ELBO.
+
+    Examples
+    --------
+    >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+    >>> method = gpvi.Pathfinder(paths=2)
+    >>> posterior = gpvi.fit(target, method, key=key, init=None, progress=False)
+    >>> posterior.sample(5, key=key).shape
+    (5, 2)
     """
 
     paths: int = 8
@@ -61,17 +74,17 @@ class Pathfinder(Method):
         require_count("draws", self.draws, "200 are usual.")
 
     def default_steps(self) -> int:
-        """One for each path."""
+        """Return the number of paths."""
         return self.paths
 
     def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
-        """None: L-BFGS is within a step."""
+        """Return the identity, since L-BFGS runs inside a step."""
         return optax.identity()
 
     def init(
         self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
     ) -> State:
-        """A standard normal, that any path betters."""
+        """Make a standard normal, which the first path with a finite ELBO replaces."""
         generator_key, noise_key = jax.random.split(key)
         generator = FullRank().build(target.dim, key=generator_key, dtype=target.dtype)
         learner = Learner.start(generator, optimizer, target.dtype)
@@ -87,13 +100,13 @@ class Pathfinder(Method):
         *,
         key: PRNGKeyArray,
     ) -> tuple[State, Info]:
-        """Follow one more path."""
+        """Follow one more path, and keep its Gaussian if its ELBO is the best."""
         from blackjax.vi.pathfinder import approximate
 
         learner, best = state
         start_key, key = jax.random.split(key)
         start = target.starting_points(1, key=start_key)[0]
-        found: Any = approximate(
+        gaussian: Any = approximate(
             key,
             target.log_density,
             start,
@@ -102,8 +115,8 @@ class Pathfinder(Method):
             maxcor=self.memory,
             ftol=1e-12,
         )[0]
-        covariance = jnp.diag(found.alpha) + found.beta @ found.gamma @ found.beta.T
-        location = found.position + covariance @ found.grad_position
+        covariance = jnp.diag(gaussian.alpha) + gaussian.beta @ gaussian.gamma @ gaussian.beta.T
+        location = gaussian.position + covariance @ gaussian.grad_position
         generator = _with_gaussian(learner.model, location, jnp.linalg.cholesky(covariance))
         elbo = _elbo(target, generator, best.noise)
         better = elbo > best.elbo
@@ -119,7 +132,7 @@ class Pathfinder(Method):
 
 
 def _elbo(target: Density, generator: AbstractGenerator, noise: Float[Array, "n d"]) -> Scalar:
-    """E[log p(x) − log q(x)]; not a number where the Gaussian is none, or leaves the support."""
+    """Return E[log p(x) − log q(x)]; NaN if the Gaussian is not finite or leaves the support."""
     x, _, log_det = jax.vmap(generator.transform_and_log_det)(noise)
     log_q = jax.vmap(log_standard_normal)(noise) - log_det
     return (jax.vmap(target.log_density)(x) - log_q).mean()
@@ -128,6 +141,6 @@ def _elbo(target: Density, generator: AbstractGenerator, noise: Float[Array, "n 
 def _with_gaussian(
     generator: TriangularMap, location: Float[Array, " d"], factor: Float[Array, "d d"]
 ) -> TriangularMap:
-    """N(location, factor factorᵀ) in place of the one it is."""
+    """Return the generator of N(location, factor factorᵀ), with the structure of the given one."""
     head = LowerTriangularHead(location, jnp.log(jnp.diagonal(factor)), jnp.tril(factor, -1))
     return eqx.tree_at(lambda g: g.flow, generator, head)

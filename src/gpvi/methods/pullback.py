@@ -1,9 +1,9 @@
 r"""From a direction φ on draws to the gradient of the parameters that made them.
 
 J(f) = KL(q‖p) is a functional of f (Eq. 2), and through f_θ a function of θ (Eq. 3).
-Eq. 4: ∇_θ J = −E_z[(∂f/∂θ)ᵀ φ(z)], φ held fixed: one vjp, whatever made φ.
-Beside it the pathwise gradient of Eq. 3, E_z[−log p(f(z)) − log|det J(z)|], whose cotangents are
-the score on x and 1 on log|det J|; the same vjp takes both.
+Eq. 4: ∇_θ J = −E_z[(∂f/∂θ)ᵀ φ(z)] with φ held fixed takes one vjp, whatever made φ.
+The pathwise gradient, that of Eq. 3, E_z[−log p(f(z)) − log|det J(z)|], takes one vjp as well: its cotangents are the
+score for x and 1 for log|det J|.
 """
 
 from collections.abc import Callable
@@ -24,22 +24,22 @@ Carrier = TypeVar("Carrier", bound=eqx.Module)
 
 
 class Pull(Generic[Carrier]):
-    """The way back from draws to parameters: a linear map of what is given for the draws."""
+    """The linear map from cotangents of the draws to the gradient of the parameters."""
 
     def __init__(self, back: Callable[..., Carrier]):
         self._back = back
 
-    def __call__(self, *given: Array) -> Carrier:
-        """The gradient."""
-        return added_up(self._back(*given))
+    def __call__(self, *cotangents: Array) -> Carrier:
+        """Return the gradient."""
+        return added_up(self._back(*cotangents))
 
-    def products(self, *given: Array) -> Carrier:
-        """The gradient, in which that of a last layer may still be `gpvi._compute.outer_products.Products`."""
-        return self._back(*given)
+    def products(self, *cotangents: Array) -> Carrier:
+        """Return the gradient, in which that of a last layer may be unevaluated outer products (`Products`)."""
+        return self._back(*cotangents)
 
 
 def push(carrier: Carrier, z: PyTree) -> tuple[Float[Array, "n d"], Pull[Carrier]]:
-    """The draws x, and the map φ ↦ −Σ_i (∂x_i/∂θ)ᵀ φ_i back to the carrier's parameters."""
+    """Return the draws x, and the map φ ↦ −Σ_i (∂x_i/∂θ)ᵀ φ_i back to the carrier's parameters."""
     apart = None
     if isinstance(carrier, Sampler):
         apart = _apart(carrier.generator, carrier.generator.last_layer, z, lambda c: c.generator)
@@ -56,9 +56,9 @@ def push(carrier: Carrier, z: PyTree) -> tuple[Float[Array, "n d"], Pull[Carrier
 def push_with_log_det(
     generator: AbstractGenerator, z: Float[Array, "n d"], learned: PyTree = eqx.is_inexact_array
 ) -> tuple[Float[Array, "n d"], Float[Array, " n"], Float[Array, " n"], Pull[Any]]:
-    """The draws x with sign and log|det J|, and (φ, w) ↦ −Σ_i (∂x_i/∂θ)ᵀ φ_i − Σ_i w_i ∂ log|det J_i|/∂θ.
+    """Return the draws x, sign and log|det J|, and the map (φ, w) ↦ −Σ_i (∂x_i/∂θ)ᵀ φ_i − Σ_i w_i ∂ log|det J_i|/∂θ.
 
-    `learned` restricts θ to some of the parameters; the others are held fixed and get None.
+    `learned` restricts θ to some of the parameters; the gradient of the others is None.
     """
     last = generator.last_layer
     if learned is not eqx.is_inexact_array or (last is not None and last.in_log_det):
@@ -85,7 +85,7 @@ def scale_gradient(
     weight: Float[Array, " n"],
     inverse: Float[Array, "n k k"] | None,
 ) -> Any:
-    """(φ, w) taken back as above, to the parameters of σ alone; with A⁻¹ at hand, nothing is factored."""
+    """Return the gradient of `push_with_log_det` for the parameters of σ alone; a given A⁻¹ saves factorisations."""
     scales = generator.scale_parameters()
     if inverse is None:
         return push_with_log_det(generator, z, scales)[-1](direction, weight)
@@ -102,10 +102,11 @@ def scale_gradient(
 
 
 def _each(of: Callable, params: PyTree, static: PyTree, z: Float[Array, "n d"]) -> Any:
-    """`of(model, z_i)` for every draw; where draws are few, each has its own copy of long vectors of parameters.
+    """Return `of(model, z_i)` for every draw. If draws are few, each gets its own copy of long parameter vectors.
 
-    What all draws share gets the sum of their gradients, which XLA takes on a CPU by a reduction that is slow over so
-    short an axis; the gradients of copies are added up by a product instead (`gpvi._compute.outer_products.copies`).
+    The gradient of a shared parameter is the sum over the draws. On a CPU, XLA computes it by a reduction that is slow
+    over so short an axis; the gradients of copies are summed by a matrix product instead
+    (`gpvi._compute.outer_products.copies`).
     """
     few = len(z) <= FEW and jax.sharding.get_abstract_mesh().empty
     long = jax.tree.map(lambda leaf: few and leaf.ndim == 1 and leaf.size >= LONG, params)
@@ -115,7 +116,7 @@ def _each(of: Callable, params: PyTree, static: PyTree, z: Float[Array, "n d"]) 
 
 
 class _Apart(NamedTuple):
-    """A last layer whose gradient is not left to the vjp."""
+    """A last layer whose gradient is formed from outer products and not by the vjp."""
 
     where: Callable[[Any], Any]
     features: Float[Array, "n w"]
@@ -128,7 +129,7 @@ def _apart(
     z: Float[Array, "n d"],
     inside: Callable[[Any], AbstractGenerator],
 ) -> _Apart | None:
-    """What the layer's gradient is made of, where draws are few and all on one device."""
+    """Return the parts of the last layer's gradient if draws are few and on one device; otherwise None."""
     if last is None or len(z) > FEW or not jax.sharding.get_abstract_mesh().empty:
         return None
     if last.weight(generator).shape[1] < WIDE:
@@ -138,16 +139,17 @@ def _apart(
 
 
 def _parted(tree: PyTree, learned: PyTree, apart: _Apart | None) -> tuple[PyTree, PyTree]:
-    """What the vjp is taken in, and the rest."""
+    """Split a tree into the parameters that the vjp differentiates, and the rest."""
     params, static = eqx.partition(tree, learned)
     if apart is None:
         return params, static
     weight = apart.where(params)
-    held = eqx.tree_at(apart.where, static, weight, is_leaf=lambda leaf: leaf is None)
-    return eqx.tree_at(apart.where, params, None), held
+    static = eqx.tree_at(apart.where, static, weight, is_leaf=lambda leaf: leaf is None)
+    return eqx.tree_at(apart.where, params, None), static
 
 
 def _joined(gradient: PyTree, apart: _Apart | None, direction: Float[Array, "n d"]) -> PyTree:
+    """Put the gradient of the last layer, as outer products, into that of the other parameters."""
     if apart is None:
         return gradient
     products = Products(-direction[:, apart.first :], apart.features)

@@ -1,6 +1,6 @@
-"""The two exact gradients of KL(q‖p) for draws x = f_θ(z) with known log|det J|, and the bound they improve.
+"""The two exact gradients of KL(q‖p) for draws x = f_θ(z) with known log|det J|, and the ELBO that they raise.
 
-Both differ from Algorithm 1 only in the direction φ, which a kernel smooths there and not here.
+Both differ from Algorithm 1 only in the direction φ, which Algorithm 1 smooths by a kernel.
 """
 
 import jax
@@ -19,11 +19,11 @@ from gpvi.targets.density import Density, Evaluation, evaluate
 def pathwise_gradient(
     generator: AbstractGenerator, target: Density, z: Float[Array, "n d"], batch: PyTree
 ) -> tuple[PyTree, Info]:
-    """The gradient of Eq. 3: one vjp takes the scores on x and the weight of log|det J|."""
+    """Return the gradient of Eq. 3, by one vjp that takes the scores at x and the weights of log|det J|."""
     x, _, log_det, pull = push_with_log_det(generator, z)
     at = evaluate(target, x, batch)
     gradient = pull.products(at.weight[:, None] * at.score, at.weight)
-    return gradient, _bound(at, log_det, z)
+    return gradient, _elbo(at, log_det, z)
 
 
 def l2_gradient(
@@ -33,26 +33,26 @@ def l2_gradient(
     z: Float[Array, "n d"],
     batch: PyTree,
 ) -> tuple[PyTree, Info]:
-    """Eq. 4 with φ = s_p − s_q; its variance vanishes where q = p."""
+    """Return the gradient of Eq. 4 with φ = s_p − s_q; its variance vanishes where q = p."""
     x, _, log_det, pull = push_with_log_det(generator, z)
     at = evaluate(target, x, batch)
     direction = l2_direction(generator, solver, z, at.score)
     gradient = pull.products(at.weight[:, None] * direction, jnp.zeros_like(log_det))
-    return gradient, _bound(at, log_det, z)
+    return gradient, _elbo(at, log_det, z)
 
 
 def default_draws(dim: int) -> int:
-    """Draws per step: 4096/d, clipped to between 256 and 1024."""
+    """Return the default number of draws per step: 4096/d, clipped to between 256 and 1024."""
     return min(1024, max(256, 4096 // dim))
 
 
-def _bound(at: Evaluation, log_det: Float[Array, " n"], z: Float[Array, "n d"]) -> Info:
-    """The ELBO of q restricted to where log p is finite (this adds the log of that share), and its terms."""
-    kept = jnp.log1p(-at.rejected)
+def _elbo(at: Evaluation, log_det: Float[Array, " n"], z: Float[Array, "n d"]) -> Info:
+    """Return the ELBO and its terms for q restricted to where log p is finite, which adds the log of that share."""
+    log_share = jnp.log1p(-at.rejected)
     entropy = log_det - jax.vmap(log_standard_normal)(z)
     return {
         "log_density": at.mean(at.log_density),
-        "entropy": at.mean(entropy) + kept,
-        "elbo": at.mean(at.log_density + entropy) + kept,
+        "entropy": at.mean(entropy) + log_share,
+        "elbo": at.mean(at.log_density + entropy) + log_share,
         "rejected": at.rejected,
     }

@@ -1,6 +1,6 @@
 """Variational inference by an injective family q_θ, trained on the reverse KL: Gaussians and normalizing flows.
 
-They are generators with k = d: one step, shared with GPVI's exact gradients, serves all, and only the family differs.
+They are generators with k = d. All share one step, that of GPVI's exact gradients; only the family differs.
 """
 
 import functools
@@ -39,12 +39,12 @@ STARTS = 64
 """Number of starting points from which the spread of each coordinate is estimated."""
 NARROW = 0.05
 """Initial σ relative to that spread, for targets that draw their own starting points, such as networks."""
-TURN = 8.0
-"""Learning rates by which a step may change a row of L, relative to the row's length."""
+MAX_TURN = 8.0
+"""The bound on a step of a row of L, in learning rates and relative to the row's length."""
 
 
 class Variational(Method):
-    """Descend the reverse KL of a family."""
+    """The step that all variational methods share: descend the reverse KL of a family."""
 
     gradient: Gradient
     particles: int | None
@@ -60,16 +60,16 @@ class Variational(Method):
 
     @abstractmethod
     def family(self, target: Density, *, key: PRNGKeyArray) -> AbstractGenerator:
-        """q_θ where training starts."""
+        """Build q_θ with the parameters that training starts from."""
 
     def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
-        """Warmed up and decayed to zero."""
+        """Make the chosen optimiser, with a rate that warms up and decays to zero."""
         return decaying(self.optimizer, self.learning_rate, *rounds)
 
     def init(
         self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
     ) -> State:
-        """The family at its start."""
+        """Build the family."""
         return State(Learner.start(self.family(target, key=key), optimizer, target.dtype), None)
 
     def step(
@@ -81,7 +81,7 @@ class Variational(Method):
         *,
         key: PRNGKeyArray,
     ) -> tuple[State, Info]:
-        """One descent."""
+        """Descend along the gradient once."""
         gradient, info = self.gradient_at(target, state.learner.model, batch, key=key)
         info["gradient_norm"] = norm(gradient)
         return State(state.learner.descend(optimizer, gradient), None), info
@@ -89,14 +89,14 @@ class Variational(Method):
     def gradient_at(
         self, target: Density, generator: AbstractGenerator, batch: PyTree, *, key: PRNGKeyArray
     ) -> tuple[PyTree, Info]:
-        """Draw, score, pull back."""
+        """Return the gradient and values to report: draw, score, pull back."""
         z = standard_normal(generator, self.draws(generator.dim), key=key)
         if self.gradient == "l2":
             return l2_gradient(generator, Block(), target, z, batch)
         return pathwise_gradient(generator, target, z, batch)
 
     def draws(self, dim: int) -> int:
-        """Draws per step."""
+        """Return the number of draws per step."""
         return default_draws(dim) if self.particles is None else self.particles
 
 
@@ -104,8 +104,8 @@ class Variational(Method):
 class Gaussian(Variational):
     """q = N(b, LLᵀ).
 
-    `scale` is the initial σ, relative to the spread of the target's starting points: by default 1, or 0.05 if the
-    target draws them itself, as networks do, since a network with noise as large as its weights learns nothing.
+    The initial σ is small for targets that draw their own starting points, as networks do: a network with noise as
+    large as its weights learns nothing.
     """
 
     gradient: Gradient = "l2"
@@ -121,10 +121,10 @@ class Gaussian(Variational):
 
     @abstractmethod
     def shape(self) -> Diagonal | FullRank:
-        """Which L."""
+        """Return the generator that says which form L has."""
 
     def family(self, target: Density, *, key: PRNGKeyArray) -> AbstractGenerator:
-        """b = 0 and L = diag σ."""
+        """Build N(0, diag σ²)."""
         build_key, start_key = jax.random.split(key)
         built = self.shape().build(target.dim, key=build_key, dtype=target.dtype)
         scale = 1.0 if self.scale is None else self.scale
@@ -139,16 +139,31 @@ class Gaussian(Variational):
 class MeanFieldVI(Gaussian):
     """q = N(b, diag σ²): mean-field variational inference, for networks Bayes by Backprop (Blundell et al. 2015).
 
-    On a Gaussian posterior with precision P it finds σ_i² = 1/P_ii, never more than the true variance.
+    For a Gaussian posterior with precision P the optimum is σ_i² = 1/P_ii, which is never more than the true variance.
 
     Parameters
     ----------
-    gradient: "l2" (the path-derivative gradient, less noisy) or "pathwise".
-    particles: draws per step; by default 4096/d, clipped to between 256 and 1024. Networks do well with fewer.
-    learning_rate, optimizer: of the default schedule, "adam" or "rmsprop", before it decays.
-    scale: initial σ, relative to the spread of the starting points; by default 1, for networks 0.05.
-    local: draw the pre-activations of each datum instead of weights shared by all data (Kingma et al. 2015): less
-        noise for the same number of draws. Only for the networks of `gpvi.bnn.mlp`; it replaces `gradient`.
+    gradient
+        "l2" (the path-derivative gradient, less noisy) or "pathwise".
+    particles
+        Draws per step; by default 4096/d, clipped to between 256 and 1024. Networks do well with fewer.
+    learning_rate, optimizer
+        Of the default schedule: the rate before it decays, and "adam" or "rmsprop".
+    scale
+        Initial σ, relative to the spread of the target's starting points; by default 1, or 0.05 if the target draws
+        them itself, as networks do.
+    local
+        Whether to draw the pre-activations of each datum instead of weights shared by all data (Kingma et al. 2015),
+        which has less noise for the same number of draws. Only for the networks of `gpvi.bnn.mlp`; it replaces
+        `gradient`.
+
+    Examples
+    --------
+    >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+    >>> method = gpvi.MeanFieldVI(particles=32)
+    >>> posterior = gpvi.fit(target, method, key=key, steps=10, init=None, progress=False)
+    >>> posterior.sample(5, key=key).shape
+    (5, 2)
     """
 
     local: bool = False
@@ -165,11 +180,11 @@ class MeanFieldVI(Gaussian):
     )
 
     def shape(self) -> Diagonal:
-        """A diagonal L."""
+        """Return a diagonal L."""
         return Diagonal()
 
     def gradient_at(self, target, generator, batch, *, key):
-        """The gradient, by local reparameterisation if `local` is set."""
+        """Return the gradient, by local reparameterisation if `local` is set."""
         if not self.local:
             return super().gradient_at(target, generator, batch, key=key)
         return local_gradient(generator, target, self.draws(target.dim), batch, key=key)
@@ -179,8 +194,28 @@ class MeanFieldVI(Gaussian):
 class FullRankVI(Gaussian):
     """q = N(b, LLᵀ) with any covariance (Kucukelbir et al. 2017).
 
-    Parameters are those of `MeanFieldVI`. The default optimiser changes no entry of L by more than the learning rate η
-    in a step, and no row by more than 8 η of its length (see `turning_rows`).
+    The default optimiser changes no entry of L by more than about the learning rate η in a step, and no row by more
+    than 8 η of its length (see `gpvi.methods.variational.turning_rows`).
+
+    Parameters
+    ----------
+    gradient
+        "l2" (the path-derivative gradient, less noisy) or "pathwise".
+    particles
+        Draws per step; by default 4096/d, clipped to between 256 and 1024. Networks do well with fewer.
+    learning_rate, optimizer
+        Of the default schedule: the rate before it decays, and "adam" or "rmsprop".
+    scale
+        Initial σ, relative to the spread of the target's starting points; by default 1, or 0.05 if the target draws
+        them itself, as networks do.
+
+    Examples
+    --------
+    >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+    >>> method = gpvi.FullRankVI(particles=32)
+    >>> posterior = gpvi.fit(target, method, key=key, steps=10, init=None, progress=False)
+    >>> posterior.sample(5, key=key).shape
+    (5, 2)
     """
 
     about: ClassVar[About] = About(
@@ -190,11 +225,11 @@ class FullRankVI(Gaussian):
     )
 
     def shape(self) -> FullRank:
-        """A Cholesky factor."""
+        """Return a Cholesky factor."""
         return FullRank()
 
     def default_optimizer(self, *rounds: int) -> optax.GradientTransformation:
-        """Warmed up and decayed to zero; steps of the rows of L are limited relative to their length."""
+        """Make the chosen optimiser, with steps of the rows of L limited relative to their length."""
         return turning_rows(self.optimizer, self.learning_rate, *rounds)
 
 
@@ -204,11 +239,24 @@ class NormalizingFlow(Variational):
 
     Parameters
     ----------
-    kind: "spline" (rational-quadratic couplings, the code of `generators.Triangular` with k = d), "planar" (32 layers)
-        or "autoregressive", or a configured `SplineFlow`, `Planar` or `Autoregressive`.
-    gradient: "pathwise", or "l2" (n d³ more for a flow).
-    particles: draws per step; by default 4096/d, clipped to between 256 and 1024.
-    learning_rate, optimizer: of the default schedule before it decays; the paper trains planar flows by "rmsprop".
+    kind
+        "spline" (rational-quadratic couplings, as `gpvi.generators.Triangular` with k = d), "planar" (32 layers),
+        "autoregressive", or a configured `SplineFlow`, `Planar` or `Autoregressive` of `gpvi.generators`.
+    gradient
+        "pathwise", or "l2", which costs n d³ more for a flow.
+    particles
+        Draws per step; by default 4096/d, clipped to between 256 and 1024.
+    learning_rate, optimizer
+        Of the default schedule: the rate before it decays, and "adam" or "rmsprop". The paper trains planar flows by
+        "rmsprop".
+
+    Examples
+    --------
+    >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+    >>> method = gpvi.NormalizingFlow("planar", particles=32)
+    >>> posterior = gpvi.fit(target, method, key=key, steps=5, init=None, progress=False)
+    >>> posterior.sample(5, key=key).shape
+    (5, 2)
     """
 
     kind: str | SplineFlow | Planar | Autoregressive = "spline"
@@ -228,7 +276,7 @@ class NormalizingFlow(Variational):
         self._flow()
 
     def family(self, target: Density, *, key: PRNGKeyArray) -> AbstractGenerator:
-        """The flow, from the identity or a permutation."""
+        """Build the flow, which starts as the identity or a permutation."""
         flow = self._flow()
         if isinstance(flow, SplineFlow):
             flow = Triangular(latent=target.dim, head=flow)
@@ -247,13 +295,13 @@ class NormalizingFlow(Variational):
 def turning_rows(
     algorithm: str, learning_rate: float, *rounds: int
 ) -> optax.GradientTransformation:
-    r"""`decaying` for a Cholesky factor L: the update of row i below the diagonal times min(1, 8 ‖L_i‖ / √i).
+    r"""Make the optimiser of `decaying` for a Cholesky factor L, with a bound on the steps of its rows.
 
-    Adam moves every entry by about η, whatever the gradient, and so a row of i entries by η√i. Where L starts narrow,
-    as for networks, a few such steps make the entries beside the diagonal as large as those on it. The inverse of such
-    a triangular matrix grows as 2^d (Viswanath & Trefethen 1998), and with it s_q = −L^{-T}z and the gradient. The
-    bound is on the length of the row's step, 8η‖L_i‖. If rows have length 1, as in whitened coordinates, it leaves
-    the steps of the first 64 rows unchanged.
+    The update of row i below the diagonal is multiplied by min(1, 8 ‖L_i‖ / √i). Adam moves every entry by about η,
+    whatever the gradient, and so a row of i entries by η√i. If L starts narrow, as for networks, a few such steps make
+    the entries beside the diagonal as large as those on it. The inverse of such a triangular matrix grows as 2^d
+    (Viswanath & Trefethen 1998), and with it s_q = −L^{-T}z and the gradient. The bound on the length of the row's step
+    is 8η‖L_i‖. If rows have length 1, as in whitened coordinates, it leaves the steps of the first 64 rows unchanged.
     """
     inner = decaying(algorithm, learning_rate, *rounds)
 
@@ -261,7 +309,7 @@ def turning_rows(
         step, state = inner.update(updates, state, params)
         factor = params.flow.factor
         widths = jnp.maximum(jnp.arange(len(factor), dtype=factor.dtype), 1.0)
-        share = jnp.minimum(1.0, TURN * jnp.linalg.norm(factor, axis=1) / jnp.sqrt(widths))
+        share = jnp.minimum(1.0, MAX_TURN * jnp.linalg.norm(factor, axis=1) / jnp.sqrt(widths))
         return eqx.tree_at(
             lambda u: u.flow.lower, step, replace_fn=lambda u: share[:, None] * u
         ), state
@@ -272,7 +320,7 @@ def turning_rows(
 def local_gradient(
     generator: AbstractGenerator, target: Density, n: int, batch: PyTree, *, key: PRNGKeyArray
 ) -> tuple[PyTree, Info]:
-    """The gradient of −E log p − Σ log σ for a diagonal Gaussian, with separate draws for each datum in E log p."""
+    """Return the gradient of −E log p − Σ log σ for a diagonal Gaussian, with separate draws for each datum."""
 
     def bound(generator: Any) -> tuple[Scalar, Info]:
         mean, log_scale = generator.flow.shift, generator.flow.log_scale
@@ -289,8 +337,8 @@ def local_gradient(
 
 
 def _spread(points: Float[Array, "n d"]) -> Float[Array, " d"]:
-    """The sd of each coordinate; for a coordinate that always starts at one value, the mean sd of the others."""
+    """Return the sd of each coordinate; for a coordinate that always has the same value, the mean sd of the others."""
     sd = points.std(0)
-    some = sd > 0
-    typical = jnp.where(some.any(), sd.sum() / jnp.maximum(some.sum(), 1), 1.0)
-    return jnp.where(some, sd, typical)
+    varies = sd > 0
+    typical = jnp.where(varies.any(), sd.sum() / jnp.maximum(varies.sum(), 1), 1.0)
+    return jnp.where(varies, sd, typical)

@@ -1,7 +1,7 @@
 """What `gpvi.fit` returns: draws, densities, summaries, a diagnosis, and a file that holds it all."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -26,7 +26,7 @@ from gpvi.generators import Preconditioned
 from gpvi.methods import Method
 from gpvi.methods.base import State
 from gpvi.methods.carriers import Sampler
-from gpvi.methods.particle import Amortized
+from gpvi.methods.particle import AmortizedMethod
 from gpvi.posterior import arviz, saving
 from gpvi.posterior.approximation import Approximation, Model, approximation
 from gpvi.posterior.history import Training
@@ -161,7 +161,7 @@ class Posterior:
 
     def carrier(self) -> Any:
         """Return the model as the method's `step` holds it, to continue training."""
-        return Sampler(self.model) if isinstance(self.method, Amortized) else self.model  # pyright: ignore[reportArgumentType]
+        return Sampler(self.model) if isinstance(self.method, AmortizedMethod) else self.model  # pyright: ignore[reportArgumentType]
 
     def with_target(self, target: Target) -> "Posterior":
         """Attach the target, which a loaded posterior lacks, so that it can be diagnosed.
@@ -629,13 +629,16 @@ class Posterior:
         return precision(self.dtype)
 
 
-def load(path: str | os.PathLike[str]) -> Posterior:
+def load(path: str | os.PathLike[str], classes: Iterable[Any] = ()) -> Posterior:
     """Read a posterior that `Posterior.save` wrote; nothing in the file is executed, and no target is needed.
 
     Parameters
     ----------
     path
         The file. A directory that an earlier version of gpvi saved is read, too.
+    classes
+        Your own classes that the posterior was made with. They need not be given if they are decorated with
+        `gpvi.specs.spec` and their module has been imported.
 
     Returns
     -------
@@ -645,7 +648,9 @@ def load(path: str | os.PathLike[str]) -> Posterior:
     Raises
     ------
     gpvi.errors.StorageError
-        If there is no saved posterior, or it is damaged or of a newer format.
+        If there is no saved posterior, it is damaged or of a newer format, or it names a class that is not known here.
+    gpvi.errors.InputError
+        If `classes` holds anything but dataclasses, or two of one name.
 
     Examples
     --------
@@ -657,7 +662,7 @@ def load(path: str | os.PathLike[str]) -> Posterior:
     ...     gpvi.load(f"{folder}/normal.gpvi").dim
     2
     """
-    return Posterior(**saving.read(path)._asdict())
+    return Posterior(**saving.read(path, classes)._asdict())
 
 
 def _first(names: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
@@ -85,8 +85,9 @@ def to_document(saved: Saved, listed: int) -> tuple[dict[str, Any], dict[str, np
     return document, arrays | history
 
 
-def read(path: str | os.PathLike[str]) -> Saved:
-    """What `write` wrote; nothing in the files is executed, and no target is needed."""
+def read(path: str | os.PathLike[str], classes: Iterable[Any] = ()) -> Saved:
+    """Read what `write` wrote; nothing in the file is executed, and no target is needed."""
+    known = specs.known_classes(classes)
     document, arrays = storage.read(path)
     if MEMBERS in document:
         raise StorageError(
@@ -94,7 +95,7 @@ def read(path: str | os.PathLike[str]) -> Saved:
             "gpvi.bnn.load(path, network)."
         )
     with understood(path, "a posterior"):
-        return from_document(document, arrays)
+        return from_document(document, arrays, known)
 
 
 @contextmanager
@@ -111,10 +112,14 @@ def understood(path: str | os.PathLike[str], what: str) -> Iterator[None]:
         ) from error
 
 
-def from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Saved:
-    """Read what `to_document` wrote."""
+def from_document(
+    document: dict[str, Any],
+    arrays: dict[str, np.ndarray],
+    known: Mapping[str, type] | None = None,
+) -> Saved:
+    """Read what `to_document` wrote, with instances of `known` classes only; by default all registered ones."""
     _expect(_layers(document["method"]) <= MOST_LAYERS, "it has too many layers")
-    method, training = specs.from_json(document["method"]), document["training"]
+    method, training = specs.from_json(document["method"], known), document["training"]
     dim, dtype = document["dim"], document["dtype"]
     _expect(isinstance(method, Method), f"method is {method!r}")
     _expect(type(dim) is int and dim >= 1, f"dim is {dim!r}")

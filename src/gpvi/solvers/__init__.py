@@ -1,13 +1,14 @@
 r"""The inverse Jacobian product of Thm 3.1: the y with J(z′)ᵀ y = v (Eq. 8), for v = ∇_{z′}k(z′, z) and every z.
 
-It is the transpose: the appendix' index form (J^{-1})^j_i ∂_j k is (J^{-T}∇k)_i, and Eq. 11 computes hᵀJ. Four ways:
+The paper writes J^{-1}, but means the transpose: the index form in its appendix, (J^{-1})^j_i ∂_j k, is (J^{-T}∇k)_i,
+and Eq. 11 computes hᵀJ. There are four solvers, and `Solver` and `ExactSolver` are the bases for others:
 
-- `Block`: exact, by the block-triangular structure of every generator here,
+- `Block`: exact, by the block-triangular structure of the Jacobian,
       Jᵀ = [Aᵀ Bᵀ; 0 diag σ]  ⇒  y_tail = v_tail / σ,  Aᵀ y_head = v_head − Bᵀ y_tail;
-  one factor of the k×k block per z′ serves every z, and none is needed when A is diagonal.
-- `Dense`: exact, LU of the whole d×d Jacobian.
+  one factorisation of the k×k block per z′ serves every z, and none is needed if A is diagonal.
+- `Dense`: exact, by LU of the full d×d Jacobian.
 - `Iterative`: BiCGStab or GMRES, matrix-free, one vjp per iteration (App. C, with the transpose and a fresh start).
-- `Helper`: the paper's network h_η(z′, v), trained along (Eq. 9–11).
+- `Helper`: the paper's network h_η(z′, v), trained along with the generator (Eq. 9–11).
 
 May import: `_compute`, `generators`, `kernels`, `specs`. Start reading at `base.py`, then `block.py` (exact) and
 `helper.py` (the paper's).
@@ -15,9 +16,9 @@ May import: `_compute`, `generators`, `kernels`, `specs`. Start reading at `base
 
 from typing import Any
 
-from gpvi.solvers.base import AbstractSolver as AbstractSolver
 from gpvi.solvers.base import ExactSolver as ExactSolver
 from gpvi.solvers.base import InverseProduct as InverseProduct
+from gpvi.solvers.base import Solver as Solver
 from gpvi.solvers.block import Block as Block
 from gpvi.solvers.dense import Dense as Dense
 from gpvi.solvers.helper import Helper as Helper
@@ -25,8 +26,29 @@ from gpvi.solvers.iterative import Iterative as Iterative
 from gpvi.specs import resolve
 
 
-def as_solver(value: Any) -> AbstractSolver:
-    """A solver from its shorthand."""
+def as_solver(value: Any) -> Solver:
+    """Return a solver, given one or its shorthand.
+
+    Parameters
+    ----------
+    value
+        "block", "dense", "bicgstab", "gmres", "helper" or a `Solver`.
+
+    Returns
+    -------
+    Solver
+        The solver.
+
+    Raises
+    ------
+    gpvi.errors.InputError
+        If it is none of these.
+
+    Examples
+    --------
+    >>> gpvi.solvers.as_solver("gmres").algorithm
+    'gmres'
+    """
     return resolve(
         value,
         {
@@ -37,5 +59,5 @@ def as_solver(value: Any) -> AbstractSolver:
             "helper": Helper,
         },
         "solver",
-        AbstractSolver,
+        Solver,
     )

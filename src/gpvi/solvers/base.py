@@ -1,4 +1,4 @@
-"""What every solver of J(z′)ᵀ y = v shares: its interface, its result, and sums over z′ within bounded memory."""
+"""The interface of a solver of J(z′)ᵀ y = v, its result, and sums over z′ in bounded memory."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -13,25 +13,39 @@ from gpvi.generators import AbstractGenerator
 from gpvi.kernels import Gram
 
 PAIRED = 2**24
-"""Beyond this many numbers the ∇k of all pairs are not held at once."""
+"""The largest number of entries that the array of all ∇k may have; beyond it, z′ are taken one at a time."""
 
 
 class InverseProduct(NamedTuple):
-    """(1/n) Σ_j J(z′_j)^{-T} ∇_{z′_j} k(z′_j, z_i) for every i, and how well the systems were solved."""
+    """The entropy term of Thm 3.1, and how well the systems J(z′)ᵀ y = v were solved.
+
+    Parameters
+    ----------
+    value
+        (1/n) Σ_j J(z′_j)^{-T} ∇_{z′_j} k(z′_j, z_i) for every i, (m, d).
+    residual
+        E‖Jᵀy − v‖² / E‖v‖²; zero for a direct solver.
+    stretch
+        The largest ‖y‖/‖v‖: it grows without bound where J comes near to being singular.
+    inverse
+        A⁻¹ at every z′, (n, k, k), if it was formed; otherwise None.
+
+    Examples
+    --------
+    >>> zero = jnp.zeros(())
+    >>> result = gpvi.solvers.InverseProduct(jnp.zeros((5, 2)), residual=zero, stretch=zero)
+    """
 
     value: Float[Array, "m d"]
     residual: Scalar
-    """E‖Jᵀy − v‖² / E‖v‖²; zero for the direct solvers."""
     stretch: Scalar
-    """The largest ‖y‖/‖v‖ that was seen: where J comes near to being singular, it grows without bound."""
     inverse: Float[Array, "n k k"] | None = None
-    """A⁻¹ at every z′, where it was formed."""
 
 
 def transposed_product(
     generator: AbstractGenerator, z: Float[Array, " d"], y: Float[Array, "m d"]
 ) -> Float[Array, "m d"]:
-    """Jᵀy for every row of y (Eq. 11): one vjp each or, where there are more rows than d, one for each row of J."""
+    """Return Jᵀy for every row of y (Eq. 11), by one vjp per row, or per row of J if there are more than d rows."""
     _, vjp = jax.vjp(generator, z)
     products = jax.vmap(lambda row: vjp(row)[0])
     if len(y) <= generator.dim:
@@ -40,9 +54,9 @@ def transposed_product(
 
 
 def largest_ratio(y: Float[Array, "... d"], v: Float[Array, "... d"]) -> Scalar:
-    """The largest ‖y‖/‖v‖ over the rows; rows v = 0, as k has where z′ = z or far from it, count for nothing.
+    """Return the largest ‖y‖/‖v‖ over the rows, without the rows where v is (nearly) zero.
 
-    A helper network answers something even there, and its square over that of a v of 10⁻²⁰ is not finite.
+    ∇k is zero where z′ = z and far from it. A helper network returns some y even there, and ‖y‖²/‖v‖² would overflow.
     """
     squares = (v**2).sum(-1)
     counts = squares > jnp.finfo(v.dtype).eps ** 2 * squares.max()
@@ -51,7 +65,7 @@ def largest_ratio(y: Float[Array, "... d"], v: Float[Array, "... d"]) -> Scalar:
 
 
 class Sums(NamedTuple):
-    """Over some z′: Σ_j y_ji for every i, Σ‖Jᵀy − v‖², Σ‖v‖², and the largest ‖y‖/‖v‖."""
+    """Sums over some z′: Σ_j y_ji for every i, Σ‖Jᵀy − v‖², Σ‖v‖², and the largest ‖y‖/‖v‖."""
 
     solutions: Float[Array, "m d"]
     error: Scalar
@@ -60,11 +74,11 @@ class Sums(NamedTuple):
 
     @classmethod
     def of(cls, y: Float[Array, "j m d"], v: Float[Array, "j m d"], error: Scalar) -> "Sums":
-        """Of the solutions y for right-hand sides v."""
+        """Return the sums for solutions y of systems with right-hand sides v."""
         return cls(y.sum(0), error, (v**2).sum(), largest_ratio(y, v))
 
     def joined(self, other: "Sums") -> "Sums":
-        """Over the z′ of both."""
+        """Return the sums over the z′ of both."""
         return Sums(
             self.solutions + other.solutions,
             self.error + other.error,
@@ -73,21 +87,21 @@ class Sums(NamedTuple):
         )
 
     def over(self, number: int) -> InverseProduct:
-        """The means over `number` z′; the residual is 0 where the kernel reaches nobody and all v are 0."""
+        """Return the means over `number` z′; if all v are 0, the residual is 0."""
         some = self.size > 0
         residual = jnp.where(some, self.error / jnp.where(some, self.size, 1.0), 0.0)
         return InverseProduct(self.solutions / number, residual, self.stretch)
 
 
 def fits(gram: Gram) -> bool:
-    """Whether the ∇k of all pairs may be held at once."""
+    """Return whether the ∇k of all pairs fit in memory at once."""
     return gram.value.size * gram.x.shape[1] <= PAIRED
 
 
 def summed(
     at: Callable[[Float[Array, "j d"], Float[Array, "j m d"]], tuple[PyTree, Sums]], gram: Gram
 ) -> tuple[PyTree, Sums]:
-    """`at(z′, ∇k)` added up over all z′: at once where the ∇k of all pairs may be held, one z′ at a time otherwise."""
+    """Return the sum of `at(z′, ∇k)` over all z′: in one call if the ∇k of all pairs fit, else one z′ at a time."""
     if fits(gram):
         return at(gram.x, gram.gradients())
 
@@ -103,31 +117,95 @@ def summed(
     return jax.lax.scan(add, nothing, (gram.x, gram.slope))[0]
 
 
-class AbstractSolver(ABC):
-    """A way to the mean of J(z′)^{-T} ∇k over z′; subclass it and decorate the subclass with `gpvi.specs.spec`."""
+class Solver(ABC):
+    """A way to compute the mean of J(z′)^{-T} ∇k over z′: subclass it and decorate the subclass with `gpvi.specs.spec`.
+
+    A subclass must define `init` and `mean_product`, which are traced: they must be pure functions of JAX arrays. If
+    the solver can solve J(z)ᵀ y = v for any v, subclass `ExactSolver` instead.
+
+    Examples
+    --------
+    >>> isinstance(gpvi.solvers.Helper(), gpvi.solvers.Solver)
+    True
+    """
 
     @abstractmethod
     def init(self, generator: AbstractGenerator, *, key: PRNGKeyArray) -> PyTree:
-        """The state that the solver carries from step to step, such as a network and its Adam moments; or None."""
+        """Make the state that the solver carries from step to step, such as a network and its Adam moments.
+
+        Parameters
+        ----------
+        generator
+            f, or its head if the kernel is on the head.
+        key
+            A JAX key.
+
+        Returns
+        -------
+        PyTree
+            The state, or None.
+        """
 
     @abstractmethod
     def mean_product(
         self, state: PyTree, generator: AbstractGenerator, gram: Gram
     ) -> tuple[InverseProduct, PyTree]:
-        """The entropy term of Thm 3.1, from the kernel between z′ (first argument) and z; and the next state."""
+        """Return the entropy term of Thm 3.1.
+
+        Parameters
+        ----------
+        state
+            What `init` or the last call returned.
+        generator
+            f, or its head if the kernel is on the head.
+        gram
+            The kernel between z′ (`gram.x`, n rows) and z (`gram.y`, m rows). `gram.gradients()` is ∇_{z′}k for all
+            pairs, (n, m, d).
+
+        Returns
+        -------
+        InverseProduct
+            The mean over z′ for every z.
+        PyTree
+            The next state.
+        """
 
 
-class ExactSolver(AbstractSolver):
-    """What the direct and iterative solvers share: they are linear in v, so a constant J is solved once."""
+class ExactSolver(Solver):
+    """A solver that is linear in v, without a state: a subclass must define `solve`, and gets the means from it.
+
+    `gradient="l2"` needs such a solver. If J is constant, one system is solved for all z′.
+
+    Examples
+    --------
+    >>> generator = gpvi.generators.Diagonal(scale=2.0).build(2, key=key, dtype="float32")
+    >>> gpvi.solvers.Block().solve(generator, jnp.zeros(2), jnp.ones((1, 2))).tolist()
+    [[0.5, 0.5]]
+    """
 
     @abstractmethod
     def solve(
         self, generator: AbstractGenerator, z: Float[Array, " d"], v: Float[Array, "m d"]
     ) -> Float[Array, "m d"]:
-        """The rows y with J(z)ᵀ y = v."""
+        """Solve J(z)ᵀ y = v for every row of v.
+
+        Parameters
+        ----------
+        generator
+            f.
+        z
+            One point, (d,).
+        v
+            Right-hand sides, (m, d).
+
+        Returns
+        -------
+        Array
+            The solutions, (m, d).
+        """
 
     def init(self, generator, *, key):
-        """Nothing to learn."""
+        """Return None: there is no state."""
         return
 
     def error(
@@ -137,11 +215,11 @@ class ExactSolver(AbstractSolver):
         y: Float[Array, "m d"],
         v: Float[Array, "m d"],
     ) -> Scalar:
-        """Σ‖Jᵀy − v‖² over the rows; a direct solver leaves none."""
+        """Return Σ‖Jᵀy − v‖² over the rows; 0 unless overridden, since a direct solver leaves only rounding."""
         return jnp.zeros((), v.dtype)
 
     def mean_product(self, state, generator, gram):
-        """The entropy term of Thm 3.1, from the kernel between z′ (first argument) and z."""
+        """Return the entropy term of Thm 3.1, with the solutions of all systems."""
 
         def at(x: Float[Array, "j d"], v: Float[Array, "j m d"]) -> tuple[None, Sums]:
             y = jax.vmap(lambda z, v: self.solve(generator, z, v))(x, v)

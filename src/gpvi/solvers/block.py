@@ -14,10 +14,17 @@ from gpvi.specs import spec
 
 @spec
 class Block(ExactSolver):
-    """Exact, by block elimination: a k×k solve and one vjp with B."""
+    """Exact, by block elimination: a k×k solve and one vjp with B.
+
+    Examples
+    --------
+    >>> method = gpvi.GPVI(
+    ...     gradient="functional", solver="block"
+    ... )  # the same as gpvi.solvers.Block()
+    """
 
     def solve(self, generator, z, v):
-        """y_tail = v_tail / σ, then Aᵀ y_head = v_head − Bᵀ y_tail."""
+        """Solve y_tail = v_tail / σ, then Aᵀ y_head = v_head − Bᵀ y_tail."""
         if isinstance(generator, Preconditioned):
             inner = self.solve(generator.generator, z, v)
             return jax.vmap(generator.affine.solve_transposed)(inner)
@@ -36,9 +43,9 @@ class Block(ExactSolver):
         return jnp.concatenate([y_head, y_tail], axis=1)
 
     def mean_product(self, state, generator, gram):
-        """As for every exact solver; dense heads are inverted once for all that needs A⁻¹."""
-        alone = generator.latent == generator.dim and not generator.constant_head
-        if not (alone and fits(gram) and _is_dense(generator.head_jacobian(gram.x[0]))):
+        """Return the entropy term of Thm 3.1; a dense A is inverted once, and the inverse returned for further use."""
+        varying_head = generator.latent == generator.dim and not generator.constant_head
+        if not (varying_head and fits(gram) and _is_dense(generator.head_jacobian(gram.x[0]))):
             return ExactSolver.mean_product(self, state, generator, gram)
         inverted = jax.vmap(lambda z: inverse(generator.head_jacobian(z).as_matrix()))(gram.x)
         v = gram.gradients()
@@ -48,5 +55,5 @@ class Block(ExactSolver):
 
 
 def _is_dense(block: lx.AbstractLinearOperator) -> bool:
-    """Whether nothing is known of it that a solver could use."""
+    """Return whether the block has no structure, diagonal or triangular, that a solver could use."""
     return isinstance(block, lx.MatrixLinearOperator) and not lx.is_lower_triangular(block)

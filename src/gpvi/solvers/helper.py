@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from gpvi.generators import AbstractGenerator
 from gpvi.kernels import Gram
-from gpvi.solvers.base import AbstractSolver, InverseProduct, Sums, summed, transposed_product
+from gpvi.solvers.base import InverseProduct, Solver, Sums, summed, transposed_product
 from gpvi.specs import require_count, require_positive, spec
 
 
@@ -28,7 +28,7 @@ class HelperNetwork(eqx.Module):
         self.body = eqx.nn.MLP(2 * width, dim, width, 3, key=keys[2], dtype=dtype)
 
     def __call__(self, z: Float[Array, " d"], v: Float[Array, "m d"]) -> Float[Array, "m d"]:
-        """The prediction for one z′ and many v; what depends on z′ alone is computed once."""
+        """Return the predictions for one z′ and many v; the part that depends on z′ alone is computed once."""
         first, *rest = self.body.layers
         assert first.bias is not None
         of_noise, of_vector = jnp.split(first.weight, 2, axis=1)
@@ -51,8 +51,20 @@ class HelperState(NamedTuple):
 
 
 @spec
-class Helper(AbstractSolver):
-    """The paper's learned solver: one Adam step on ‖Jᵀh − v‖² (Eq. 10) for each step of the generator."""
+class Helper(Solver):
+    """The paper's learned solver: one Adam step on ‖Jᵀh − v‖² (Eq. 10) for each step of the generator.
+
+    Parameters
+    ----------
+    width
+        Width of its hidden layers.
+    learning_rate
+        Of its Adam.
+
+    Examples
+    --------
+    >>> method = gpvi.GPVI(gradient="functional", solver=gpvi.solvers.Helper(width=200))
+    """
 
     width: int = 100
     learning_rate: float = 1e-4
@@ -62,7 +74,7 @@ class Helper(AbstractSolver):
         require_positive("learning_rate of the helper", self.learning_rate, "The paper uses 1e-4.")
 
     def init(self, generator: AbstractGenerator, *, key: PRNGKeyArray) -> HelperState:
-        """A fresh network for this generator."""
+        """Make a fresh network for this generator, and its Adam moments."""
         floats = eqx.filter(generator, eqx.is_inexact_array)
         dtype = jnp.result_type(*jax.tree.leaves(floats))
         network = HelperNetwork(generator.dim, self.width, key=key, dtype=dtype)
@@ -71,7 +83,7 @@ class Helper(AbstractSolver):
     def mean_product(
         self, state: HelperState, generator: AbstractGenerator, gram: Gram
     ) -> tuple[InverseProduct, HelperState]:
-        """Algorithm 1, lines 4–6: h_η(z′, ∇k), its loss by one vjp of f, one Adam step on η."""
+        """Do lines 4 to 6 of Algorithm 1: h_η(z′, ∇k), its loss by one vjp of f, one Adam step on η."""
         params, static = eqx.partition(state.network, eqx.is_inexact_array)
 
         def loss(params: PyTree, x: Float[Array, "j d"], v: Float[Array, "j m d"]):

@@ -14,7 +14,22 @@ from gpvi.specs import require_choice, require_count, require_positive, spec
 
 @spec
 class Iterative(ExactSolver):
-    """Matrix-free Krylov iterations on Jᵀ, one system for each pair (z′, z)."""
+    """Matrix-free Krylov iterations on Jᵀ, one system for each pair (z′, z).
+
+    Parameters
+    ----------
+    algorithm
+        "bicgstab" or "gmres".
+    tolerance
+        Of ‖Jᵀy − v‖ relative to ‖v‖.
+    max_steps
+        The largest number of iterations; by default 4 d.
+
+    Examples
+    --------
+    >>> solver = gpvi.solvers.Iterative("gmres", tolerance=1e-4)
+    >>> method = gpvi.GPVI(gradient="functional", solver=solver)
+    """
 
     algorithm: Literal["bicgstab", "gmres"] = "bicgstab"
     tolerance: float = 1e-6
@@ -27,7 +42,7 @@ class Iterative(ExactSolver):
             require_count("max_steps", self.max_steps, "Leave it out for four times the dimension.")
 
     def solve(self, generator, z, v):
-        """Iterates until ‖Jᵀy − v‖ is below the tolerance."""
+        """Iterate until ‖Jᵀy − v‖ is below the tolerance, or for `max_steps`."""
         steps = 4 * generator.dim if self.max_steps is None else self.max_steps
         _, vjp = jax.vjp(generator, z)
         product = lambda y: vjp(y)[0]  # noqa: E731
@@ -38,7 +53,7 @@ class Iterative(ExactSolver):
         return jax.vmap(lambda row: lx.linear_solve(operator, row, solver, throw=False).value)(v)
 
     def error(self, generator, z, y, v):
-        """What the iterations left."""
+        """Return Σ‖Jᵀy − v‖², the squared residuals that the iterations left."""
         return ((transposed_product(generator, z, y) - v) ** 2).sum()
 
 
@@ -48,11 +63,12 @@ def bicgstab(
     tolerance: float,
     max_steps: int,
 ) -> Float[Array, " d"]:
-    """The y with product(y) = v, by stabilised biconjugate gradients (van der Vorst 1992) from y = 0.
+    """Solve product(y) = v by stabilised biconjugate gradients (van der Vorst 1992) from y = 0.
 
-    Near J = I, where training starts, the residual is exactly zero after half a step or soon after, and Lineax 0.1 then
-    divides 0 by 0. Here the loop ends on the residual alone, and a step with denominator zero has length zero.
-    Where the iterations break down (v·product(v) = 0, as for a quarter turn), y = 0 is closer than what they leave.
+    Near J = I, where training starts, the residual is exactly zero after half a step or a few, and Lineax 0.1 then
+    divides 0 by 0. Here the loop tests the residual alone, and a step whose denominator is zero has length zero. Where
+    the iterations break down (v·product(v) = 0, as for a rotation by 90°) and end farther from the solution than they
+    began, the result is y = 0.
     """
 
     def ratio(a: Scalar, b: Scalar) -> Scalar:

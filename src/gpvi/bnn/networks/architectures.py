@@ -13,7 +13,7 @@ from gpvi.bnn.networks.convolution import Padding, convolve, max_pool
 from gpvi.bnn.networks.definitions import OutputsLast
 from gpvi.bnn.networks.network import Network
 from gpvi.errors import InputError
-from gpvi.generators.base import ACTIVATIONS
+from gpvi.generators.networks import ACTIVATIONS
 from gpvi.specs import require_choice
 
 

@@ -17,9 +17,9 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
 import gpvi
-from gpvi.generators.linear import LinearMap
+from gpvi.generators.gaussian import LinearMap
 from gpvi.kernels import OnNoise
-from gpvi.solvers import AbstractSolver, ExactSolver, Helper, Iterative, as_solver
+from gpvi.solvers import ExactSolver, Helper, Iterative, Solver, as_solver
 from gpvi.solvers.base import transposed_product
 from gpvi.solvers.iterative import bicgstab
 from gpvi.training.program import chunk_length
@@ -41,7 +41,7 @@ ITERATIONS = 4 * DIMENSIONS
 SOLVED = 1e-5
 """The residual at which a solve counts as done: float32 ends slightly above the tolerance."""
 TIMINGS = 7
-SOLVERS: dict[str, AbstractSolver] = {
+SOLVERS: dict[str, Solver] = {
     "helper of width 10": Helper(width=10, learning_rate=1e-4),
     "helper": Helper(width=100, learning_rate=1e-4),
     "BiCGSTAB, one iteration": Iterative("bicgstab", TOLERANCE, 1),
@@ -67,7 +67,7 @@ class Systems(eqx.Module):
 
 @eqx.filter_jit
 def solutions(
-    solver: AbstractSolver, state: PyTree, generator: LinearMap, systems: Systems
+    solver: Solver, state: PyTree, generator: LinearMap, systems: Systems
 ) -> Float[Array, "b b d"]:
     """y_ji ≈ J(z′_j)^{-T} v_ji, as the solver finds it."""
     if isinstance(solver, Helper):
@@ -104,9 +104,7 @@ def residual_by_iteration(generator: LinearMap, systems: Systems, most: int) -> 
     return jnp.stack([after(steps) for steps in range(most + 1)])
 
 
-def solving_time(
-    solver: AbstractSolver, state: PyTree, generator: LinearMap, systems: Systems
-) -> float:
+def solving_time(solver: Solver, state: PyTree, generator: LinearMap, systems: Systems) -> float:
     """Milliseconds for all B × B systems, compiled: the median of several."""
     times = []
     for _ in range(1 + TIMINGS):
@@ -213,7 +211,7 @@ class LinearSolvers(Experiment[Recipe]):
 class Watch:
     """A callback that measures the solver and the posterior after each chunk of steps."""
 
-    def __init__(self, solver: AbstractSolver, problem: KnownGaussian, systems: Systems):
+    def __init__(self, solver: Solver, problem: KnownGaussian, systems: Systems):
         self.solver, self.problem, self.systems = solver, problem, systems
         self.measured: list[dict[str, float]] = []
 

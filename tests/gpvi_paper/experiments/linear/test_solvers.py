@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpvi.generators.linear import LinearMap
+from gpvi.generators.gaussian import LinearMap
 from gpvi.solvers import as_solver
 from gpvi.solvers.iterative import Iterative
 from gpvi_paper.experiments import experiment

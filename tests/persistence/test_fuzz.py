@@ -347,7 +347,7 @@ def check(found: Counter, count: int) -> None:
 @counts
 @pytest.mark.parametrize("name", READERS)
 def test_readers_refuse_what_is_damaged(name, count, tmp_path):
-    check(fuzz(name, tmp_path, count, seed=count), count)
+    check(fuzz(name, tmp_path, count, seed=1), count)
 
 
 LINES = (
@@ -405,7 +405,7 @@ def fuzz_commands(folder: Path, count: int, seed: int) -> Counter:
 
 @counts
 def test_commands_refuse_what_they_do_not_know(count, tmp_path, capsys):
-    check(fuzz_commands(tmp_path, count, seed=count), count)
+    check(fuzz_commands(tmp_path, count, seed=1), count)
 
 
 def fuzz_places(folder: Path, count: int, seed: int) -> Counter:
@@ -436,7 +436,7 @@ def fuzz_places(folder: Path, count: int, seed: int) -> Counter:
 
 @counts
 def test_places_of_functions_are_refused_in_words(count, tmp_path):
-    check(fuzz_places(tmp_path, count, seed=count), count)
+    check(fuzz_places(tmp_path, count, seed=1), count)
 
 
 def test_a_zip_that_unpacks_to_too_much_is_refused(tmp_path):

@@ -44,7 +44,7 @@ class Saved(NamedTuple):
                 )
             return self.likelihood
         if passed is None:
-            name = self.likelihood_class
+            name = self.likelihood_class[:200]
             raise InputError(
                 f"the likelihood, {name}, is of a class of your own, and files hold no code: pass it, "
                 f"gpvi.bnn.load(path, network, likelihood={name}(…))."

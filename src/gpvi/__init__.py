@@ -32,6 +32,7 @@ from gpvi.methods import FullRankVI as FullRankVI
 from gpvi.methods import MeanFieldVI as MeanFieldVI
 from gpvi.methods import NormalizingFlow as NormalizingFlow
 from gpvi.methods import Pathfinder as Pathfinder
+from gpvi.parallel import hosts as hosts
 from gpvi.posterior.posterior import Posterior as Posterior
 from gpvi.posterior.posterior import load as load
 from gpvi.targets.stream import Stream as Stream

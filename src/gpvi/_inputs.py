@@ -1,4 +1,4 @@
-"""Arrays and labels as a user passes them: converted, checked for range and finiteness, or refused."""
+"""Arrays and labels passed by a user: converted, checked for range and finiteness, or refused."""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -13,35 +13,35 @@ from gpvi.errors import InputError
 
 
 def precision(dtype: DTypeLike) -> AbstractContextManager[None]:
-    """A context in which JAX computes in this type: in 64 bits for float64, in 32 for any other."""
+    """A context in which JAX computes in 64 bits if the dtype is float64, else in 32 bits."""
     return jax.enable_x64(np.dtype(dtype) == np.dtype("float64"))
 
 
 def device_dtype(dtype: np.dtype) -> np.dtype:
-    """What arrays of this type become in JAX, at the precision of the moment."""
+    """The dtype that JAX gives to arrays of this dtype under its present x64 setting."""
     return np.dtype(jnp.asarray(np.empty(0, dtype)).dtype)
 
 
-def brief(point: Any) -> str:
-    """A point as a message shows it."""
+def format_point(point: Any) -> str:
+    """A point as text for a message: three digits, and the first and last coordinates of many."""
     return np.array2string(np.asarray(point), precision=3, threshold=6)
 
 
 def as_array(value: Any, name: str) -> np.ndarray:
-    """An array from whatever holds one: NumPy, JAX, pandas, lists."""
+    """Convert anything array-like, such as NumPy, JAX or pandas objects and lists, to a NumPy array."""
     try:
         return np.asarray(value)
     except ValueError as error:
         raise InputError(f"{name} cannot be read as an array: {error}.") from error
     except RuntimeError as error:
         raise InputError(
-            f"{name} is {type(value).__name__}, which cannot be read as an array: {error} Of a tensor with gradients "
-            f"pass {name}.detach().numpy()."
+            f"{name} is {type(value).__name__}, which cannot be read as an array: {error} If it is a tensor with "
+            f"gradients, pass {name}.detach().numpy()."
         ) from error
 
 
 def as_numbers(value: Any, name: str) -> np.ndarray:
-    """The same, of numbers."""
+    """Convert anything array-like to a NumPy array of numbers."""
     array = as_array(value, name)
     if array.dtype.kind in "biuf" or jnp.issubdtype(array.dtype, jnp.floating):
         return array
@@ -52,7 +52,10 @@ def as_numbers(value: Any, name: str) -> np.ndarray:
 
 
 def require_finite(array: np.ndarray, name: str, rows: np.ndarray | None = None) -> None:
-    """Refuse what is no number, NaN and infinity; `rows` has the original row numbers where `array` is a selection."""
+    """Refuse arrays that contain NaN, infinity or anything but numbers.
+
+    If `array` is a selection of rows, `rows` are their numbers in the original data, for the message.
+    """
     if array.dtype.kind not in "biuf" and not jnp.issubdtype(array.dtype, jnp.floating):
         raise InputError(f"{name} has dtype {array.dtype}, which holds no numbers: convert it.")
     finite = np.isfinite(array) if array.dtype.kind not in "biu" else np.True_
@@ -65,26 +68,26 @@ def require_finite(array: np.ndarray, name: str, rows: np.ndarray | None = None)
         )
 
 
-def held_as(array: np.ndarray, dtype: np.dtype, name: str = "data") -> np.ndarray:
-    """The array as `dtype`, rounded if need be; a value outside its range is refused."""
+def cast_in_range(array: np.ndarray, dtype: np.dtype, name: str = "data") -> np.ndarray:
+    """Cast an array to a dtype. Values may be rounded, but one outside the range of the dtype is refused."""
     if array.dtype == dtype or array.dtype.kind == "b":
         return array
     if array.dtype.kind in "iu" and dtype.kind in "iu":
         bounds = np.iinfo(dtype)
-        beyond = (array < bounds.min) | (array > bounds.max)
+        outside = (array < bounds.min) | (array > bounds.max)
     else:
         with np.errstate(over="ignore"):
-            beyond = ~np.isfinite(array.astype(dtype))
-    if beyond.any():
+            outside = ~np.isfinite(array.astype(dtype))
+    if outside.any():
         raise InputError(
-            f"{name} holds {array[beyond][0]}, which {dtype} cannot: give it in other units, as floats where it is "
-            "whole, or compute in 64 bits with dtype='float64'."
+            f"{name} holds {array[outside][0]}, which {dtype} cannot represent: use other units, floats instead of "
+            "integers, or 64 bits with dtype='float64'."
         )
     return array.astype(dtype)
 
 
 def on_device(data: PyTree[Any]) -> PyTree[jax.Array]:
-    """Finite arrays of NumPy's as JAX's, at the precision of the moment."""
+    """Convert finite NumPy arrays to JAX arrays under the present x64 setting."""
 
     def put(path: Any, leaf: Any) -> jax.Array:
         if isinstance(leaf, jax.Array):
@@ -92,20 +95,20 @@ def on_device(data: PyTree[Any]) -> PyTree[jax.Array]:
         array = np.asarray(leaf)
         native = array.astype(array.dtype.newbyteorder("="), copy=False)
         name = "data" + jax.tree_util.keystr(path)
-        return jnp.asarray(held_as(native, device_dtype(native.dtype), name))
+        return jnp.asarray(cast_in_range(native, device_dtype(native.dtype), name))
 
     return jax.tree.map_with_path(put, data)
 
 
-def both_classes(probabilities: Float[Array, "*n c"]) -> Float[Array, "*n k"]:
-    """One column is P(y = 1), as the mean of a `Bernoulli` prediction, and becomes (1 − p, p); more are classes."""
+def class_probabilities(probabilities: Float[Array, "*n c"]) -> Float[Array, "*n k"]:
+    """Probabilities of each class. A single column p is P(y = 1), as of a Bernoulli, and becomes (1 − p, p)."""
     if probabilities.shape[-1] != 1:
         return probabilities
     return jnp.concatenate([1 - probabilities, probabilities], -1)
 
 
 def as_labels(labels: Any, classes: int) -> Int[Array, "*n"]:
-    """Labels as whole numbers; those outside 0…classes − 1 are refused where their values are known."""
+    """Convert labels to integers. Labels outside 0…classes − 1 are refused, unless they are being traced."""
     if isinstance(labels, Tracer):
         return labels if jnp.issubdtype(labels.dtype, jnp.integer) else labels.astype(int)
     values = as_numbers(labels, "labels")

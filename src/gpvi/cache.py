@@ -27,9 +27,9 @@ def default_directory() -> Path:
     >>> gpvi.cache.default_directory().name
     'programs'
     """
-    told = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    chosen = os.environ.get("JAX_COMPILATION_CACHE_DIR")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(told) if told else Path(base) / "gpvi" / "programs"
+    return Path(chosen) if chosen else Path(base) / "gpvi" / "programs"
 
 
 def use(directory: str | os.PathLike[str] | None = None) -> Path:
@@ -59,7 +59,7 @@ def use(directory: str | os.PathLike[str] | None = None) -> Path:
     'programs'
     >>> jax.config.update("jax_compilation_cache_dir", None)  # stop using it
     """
-    path = default_directory() if directory is None else Path(directory)
+    path = default_directory() if directory is None else Path(directory).expanduser()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,7 @@
-"""Errors and warnings of this library, by what the caller can do about them."""
+"""Errors and warnings of this library, grouped by what the caller can do about them.
+
+Every message says what is wrong, why, and what to do.
+"""
 
 import difflib
 import sys
@@ -8,15 +11,50 @@ from contextlib import contextmanager
 
 
 class GPVIError(Exception):
-    """Base of every error this library raises on purpose."""
+    """Base class of every error that this library raises on purpose.
+
+    Examples
+    --------
+    >>> try:
+    ...     gpvi.Target(lambda x: -x @ x, dim=0)
+    ... except gpvi.errors.GPVIError as error:
+    ...     print(error)
+    dim is 0; it must be a whole number ≥ 1.
+    """
 
 
 class InputError(GPVIError, ValueError):
-    """An argument cannot be used; the message holds the value, the reason and the remedy."""
+    """An argument cannot be used.
+
+    It is also a `ValueError`. The message contains the value, the reason and the remedy.
+
+    Examples
+    --------
+    >>> gpvi.Target(lambda x: -x @ x, dim=2, temperature=-1)
+    Traceback (most recent call last):
+    gpvi.errors.InputError: temperature is -1; it must be finite and > 0 (1 is the posterior).
+    """
 
 
 class UnknownOptionError(InputError, TypeError):
-    """An option or one of its values does not exist; the nearest valid name is given."""
+    """An option, or a value of an option, does not exist.
+
+    It is also a `TypeError`. The message suggests the nearest valid name.
+
+    Parameters
+    ----------
+    kind
+        What was looked up, such as "kernel".
+    value
+        The unknown name.
+    valid
+        The valid names.
+
+    Examples
+    --------
+    >>> print(gpvi.errors.UnknownOptionError("init", "laplce", ["auto", "laplace"]))
+    unknown init 'laplce'. Did you mean 'laplace'? Valid: auto, laplace.
+    """
 
     def __init__(self, kind: str, value: object, valid: Iterable[str]):
         names = sorted(valid)
@@ -26,37 +64,98 @@ class UnknownOptionError(InputError, TypeError):
 
 
 class OtherRunError(InputError):
-    """A directory holds the checkpoints of another run than the one that is to go on."""
+    """The checkpoint directory belongs to another run than the one that should continue.
+
+    Use another directory, or repeat the call that made the checkpoints.
+
+    Examples
+    --------
+    >>> issubclass(gpvi.errors.OtherRunError, gpvi.errors.InputError)
+    True
+    """
 
 
 class NotAvailableError(GPVIError):
-    """A method was asked for something it cannot give; the message names what can."""
+    """A method was asked for something that it cannot provide, or an optional library is missing.
+
+    The message names what does provide it.
+
+    Examples
+    --------
+    >>> target = gpvi.Target(lambda x: -x @ x, dim=2)
+    >>> try:
+    ...     gpvi.fit(target, gpvi.Pathfinder(), key=key, mesh=1, progress=False)
+    ... except gpvi.errors.NotAvailableError as error:
+    ...     print(str(error)[:29])
+    mesh is 1, but Pathfinder fol
+    """
 
 
 class DivergenceError(GPVIError):
-    """The very first steps were not finite, so there is no good state to return."""
+    """The first training steps were not finite, so that there is no good state to return.
+
+    Lower the learning rate, start elsewhere, or look at `gpvi.Target.debug`.
+
+    Examples
+    --------
+    >>> issubclass(gpvi.errors.DivergenceError, gpvi.errors.GPVIError)
+    True
+    """
 
 
 class StorageError(GPVIError):
-    """A file or directory cannot be read or written, or is damaged, foreign or of a newer format."""
+    """A file or directory cannot be read or written, is damaged, or has a foreign or newer format.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     try:
+    ...         gpvi.load(directory)
+    ...     except gpvi.errors.StorageError:
+    ...         print("no posterior in this directory")
+    no posterior in this directory
+    """
 
 
 class ReliabilityWarning(UserWarning):
-    """A result is returned that should not be relied on."""
+    """A result was returned that should not be relied on.
+
+    Examples
+    --------
+    Turn it into an error, for instance in a pipeline:
+
+    >>> import warnings
+    >>> warnings.simplefilter("error", gpvi.errors.ReliabilityWarning)
+    """
 
 
 class TrainingWarning(UserWarning):
-    """Training went on or stopped in a way the user should know of."""
+    """Training continued or stopped in a way that the user should know of, such as an interruption.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> warnings.simplefilter("ignore", gpvi.errors.TrainingWarning)
+    """
 
 
-_BETWEEN = {"gpvi", "gpvi_paper", "contextlib", "jaxtyping", "beartype"}
-"""The library, and what may stand between two of its functions: a `with`, and checks of types."""
+_INTERNAL = {"gpvi", "gpvi_paper", "contextlib", "jaxtyping", "beartype"}
+"""Packages to which no warning points: the library, and what may be called between two of its functions."""
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Warn at the nearest caller outside the library."""
+    """Issue a warning that points to the nearest caller outside the library.
+
+    Parameters
+    ----------
+    message
+        The text.
+    category
+        The class of the warning.
+    """
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and _package(frame.f_globals.get("__name__")) in _BETWEEN:
+    while frame.f_back is not None and _package(frame.f_globals.get("__name__")) in _INTERNAL:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
 
@@ -67,7 +166,13 @@ def _package(module: object) -> str:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Suppress warnings of training, where its notes are shown or kept otherwise."""
+    """A context that suppresses `TrainingWarning`, for callers that show or record its message themselves.
+
+    Examples
+    --------
+    >>> with gpvi.errors.quietly():
+    ...     gpvi.errors.warn("stopped early", gpvi.errors.TrainingWarning)
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)
         yield

@@ -1,8 +1,8 @@
-"""Records: what a run measured and under which circumstances, one JSON file to a run.
+"""Records: what a run measured, with what settings and on which machine; one JSON file per run.
 
-A record holds measurements, never conclusions: `rows` has one value for each seed, and means and
-deviations are derived where they are shown. It names no directory, host or user. A number that is
-not finite is written as null and read as NaN.
+A record holds measurements, never conclusions: `rows` has one value for each seed, and means and deviations are derived
+where they are shown. It names no directory, host or user. A number that is not finite is written as null and read as
+NaN. pydantic checks what is read against the types below.
 """
 
 import dataclasses
@@ -14,15 +14,20 @@ import platform
 import re
 import secrets
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import pydantic
+from pydantic import BeforeValidator, PlainSerializer, PlainValidator, TypeAdapter
+from pydantic import StrictFloat as Float
+from pydantic import StrictInt as Int
+from pydantic import StrictStr as Str
 
 from gpvi.errors import StorageError
 from gpvi.persistence import untrusted
-from gpvi.persistence.writing import unwritable, whole
+from gpvi.persistence.writing import atomic, unwritable
 from gpvi.progress import Meter, as_meter
 
 FORMAT = "gpvi-record"
@@ -30,63 +35,114 @@ FORMAT_VERSION = 1
 CURVE_POINTS = 200
 """A training curve keeps at most this many points."""
 SMALL, LARGE = 1e-4, 1e5
-"""Below and from where numbers are shown with a power of ten."""
+"""Numbers below the first, and from the second on, are shown with a power of ten."""
 ROUNDING = 1e-9
-"""A deviation below this share of the mean is one of rounding, and not shown."""
+"""A deviation below this share of the mean is due to rounding and is not shown."""
 MOST_DIGITS = 5
 """Significant digits of a mean that is shown."""
 _LARGEST = 64 * 2**20
 
 
 class ForeignFileError(StorageError):
-    """A file is sound JSON, but no record."""
+    """A file is valid JSON, but not a record."""
+
+
+def _nan_for_null(values: Any) -> Any:
+    if not isinstance(values, list):
+        return values
+    return [math.nan if value is None else value for value in values]
+
+
+Floats = Annotated[tuple[Float, ...], BeforeValidator(_nan_for_null)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
     """Where a run took place."""
 
-    library: str
-    commit: str | None
+    library: Str
+    commit: Str | None
     """Of the checkout the library was run from; None for an installed one."""
-    python: str
-    jax: str
-    system: str
-    cpus: int
-    device: str
+    python: Str
+    jax: Str
+    system: Str
+    cpus: Int
+    device: Str
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
     """A reported term along the training: `values[seed][i]` is its mean over the steps up to `steps[i]`."""
 
-    steps: tuple[int, ...]
-    values: tuple[tuple[float, ...], ...]
+    steps: tuple[Int, ...]
+    values: tuple[Floats, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _StoredArray:
+    """An array as a file has it."""
+
+    shape: tuple[Annotated[Int, pydantic.Field(ge=0)], ...]
+    values: Floats
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> "_StoredArray":
+        return cls(array.shape, tuple(array.ravel().tolist()))
+
+    def array(self) -> np.ndarray:
+        if len(self.values) != math.prod(self.shape):
+            raise ValueError(f"{len(self.values)} values for the shape {list(self.shape)}")
+        return np.array(self.values).reshape(self.shape)
+
+
+def _as_array(value: Any) -> np.ndarray:
+    return value if isinstance(value, np.ndarray) else _ARRAY.validate_python(value).array()
+
+
+_ARRAY = TypeAdapter(_StoredArray)
+Stored = Annotated[np.ndarray, PlainValidator(_as_array), PlainSerializer(_StoredArray.of)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
     """One method on one experiment under one preset, for several seeds."""
 
-    experiment: str
-    preset: str
-    method: str
+    __pydantic_config__ = pydantic.ConfigDict(ser_json_inf_nan="null")
+    experiment: Str
+    preset: Str
+    method: Str
     """The method's label in this experiment."""
     specification: dict[str, Any]
     """All that was chosen: the method (`gpvi.specs.to_json`), steps, schedule, batch size and start."""
-    seeds: tuple[int, ...]
-    command: str
-    started: str
+    seeds: tuple[Int, ...]
+    command: Str
+    started: Str
     """UTC, ISO 8601."""
-    seconds: float
+    seconds: Float
     """Wall time of the whole run: compiling, training and measuring."""
     environment: Environment
-    rows: dict[str, tuple[float, ...]]
+    rows: dict[str, Floats]
     """Metric → one value for each seed."""
     curves: dict[str, Curve] = dataclasses.field(default_factory=dict)
-    arrays: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    arrays: dict[str, Stored] = dataclasses.field(default_factory=dict)
     """What the figures need, rounded."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Str, ...] = ()
+
+    def __post_init__(self):
+        """Check what types cannot say."""
+        datetime.datetime.fromisoformat(self.started)
+        if not self.seeds:
+            raise ValueError("seeds is empty")
+        for name, values in self.rows.items():
+            if len(values) != len(self.seeds):
+                raise ValueError(
+                    f"rows.{name} has {len(values)} values for {len(self.seeds)} seeds"
+                )
+        for name, curve in self.curves.items():
+            if [len(line) for line in curve.values] != [len(curve.steps)] * len(self.seeds):
+                raise ValueError(
+                    f"curves.{name} does not have {len(curve.steps)} values for each of {len(self.seeds)} seeds"
+                )
 
     def summary(self, row: str) -> "Summary | None":
         """Mean, deviation and count of a row over its seeds."""
@@ -167,12 +223,12 @@ def significant(value: float, digits: int = 6) -> float:
 
 
 def now() -> str:
-    """The current time, as records write it."""
+    """The current time as it is written in records."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def environment() -> Environment:
-    """The circumstances of this process."""
+    """The environment of this process."""
     import jax
 
     import gpvi
@@ -195,9 +251,11 @@ def slug(label: str) -> str:
 
 
 def write(record: Record, directory: str | os.PathLike[str]) -> Path:
-    """Write the record to a new file in `directory`; it appears whole or not at all."""
+    """Write the record to a new file in `directory`; a write that fails leaves no file."""
     folder = Path(directory)
-    content = json.dumps(_encoded(record), ensure_ascii=False, allow_nan=False, indent=1)
+    fields = json.loads(_RECORD.dump_json(record))
+    header = {"format": FORMAT, "format_version": FORMAT_VERSION}
+    content = json.dumps(header | fields, ensure_ascii=False, indent=1)
     content = re.sub(r"\n\s+(?=-?\d|null|\])", " ", content)  # numbers of a list on one line
     moment = re.sub(r"[^0-9T]", "", record.started.partition("+")[0])
     path = folder / f"{record.experiment}.{record.preset}.{slug(record.method)}.{moment}.json"
@@ -205,7 +263,7 @@ def write(record: Record, directory: str | os.PathLike[str]) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         while path.exists():
             path = path.with_name(f"{path.name.removesuffix('.json')}-{secrets.token_hex(2)}.json")
-        with whole(path) as part:
+        with atomic(path) as part:
             part.write_text(content + "\n", "utf-8")
     except OSError as error:
         raise unwritable(folder, error) from error
@@ -213,7 +271,7 @@ def write(record: Record, directory: str | os.PathLike[str]) -> Path:
 
 
 def read(path: str | os.PathLike[str]) -> Record:
-    """Read a record and check all of it."""
+    """Read a record and check every field."""
     file = Path(path)
     try:
         document = untrusted.json_value(untrusted.content(file, _LARGEST))
@@ -231,38 +289,44 @@ def read(path: str | os.PathLike[str]) -> Record:
             f"{FORMAT_VERSION}. Upgrade gpvi, or run the experiment again."
         )
     try:
-        return _decoded(document)
-    except _InvalidError as error:
-        why = str(error)[:500]
+        return _RECORD.validate_python(document)
+    except pydantic.ValidationError as error:
+        why = _reasons(error)[:500]
         raise StorageError(f"{file} is damaged: {why}. Remove it, or run it again.") from error
 
 
-class Found(NamedTuple):
-    """The records of some places, and what could not be read there."""
+def _reasons(error: pydantic.ValidationError) -> str:
+    """Where the content is wrong, and why."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults[:3])
+
+
+class Search(NamedTuple):
+    """The records found, and the files that could not be read."""
 
     records: list[Record]
     """Oldest first."""
     damaged: list[str]
-    """What is wrong with each damaged file of a directory, in words."""
+    """For each damaged file of a directory, what is wrong with it."""
 
 
 def find(paths: Iterable[str | os.PathLike[str]]) -> list[Record]:
     """The records in these files and, at any depth, in these directories, oldest first; a damaged one is an error."""
-    found = search(paths)
-    if found.damaged:
-        raise StorageError(found.damaged[0])
-    return found.records
+    records, damaged = search(paths)
+    if damaged:
+        raise StorageError(damaged[0])
+    return records
 
 
-def search(paths: Iterable[str | os.PathLike[str]], progress: bool | Meter = False) -> Found:
+def search(paths: Iterable[str | os.PathLike[str]], progress: bool | Meter = False) -> Search:
     """The records in these files and directories, and the damaged ones of the directories.
 
-    JSON of another kind that lies in a directory is passed over; a file that is named must be a record.
+    Other JSON files in a directory are skipped; a file that is named must be a record.
     """
     places = list(map(Path, paths))
     files = [file for place in places for file in _files(place)]
     named = {place for place in places if not place.is_dir()}
-    found: list[Record] = []
+    records: list[Record] = []
     damaged: list[str] = []
     meter = as_meter(progress)
     meter.start(len(files), "records")
@@ -270,7 +334,7 @@ def search(paths: Iterable[str | os.PathLike[str]], progress: bool | Meter = Fal
         for done, file in enumerate(files):
             meter.update(done, file.name)
             try:
-                found.append(read(file))
+                records.append(read(file))
             except StorageError as error:
                 if file in named:
                     raise
@@ -278,15 +342,15 @@ def search(paths: Iterable[str | os.PathLike[str]], progress: bool | Meter = Fal
                     damaged.append(str(error))
     finally:
         meter.close()
-    if not found and not damaged:
+    if not records and not damaged:
         raise StorageError(
             f"no records in {', '.join(map(str, places))}. Make some first: gpvi run blr --out DIR"
         )
-    return Found(sorted(found, key=lambda record: record.started), damaged)
+    return Search(sorted(records, key=lambda record: record.started), damaged)
 
 
 def _files(place: Path) -> list[Path]:
-    """A file, or what may be records in a directory."""
+    """The file itself, or the JSON files of a directory."""
     if not place.exists():
         raise StorageError(
             f"{place} does not exist. Make records first: gpvi run blr --out {place}"
@@ -308,128 +372,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
     return list(newest.values())
 
 
-def _encoded(record: Record) -> dict[str, Any]:
-    fields = dataclasses.asdict(record)
-    fields["arrays"] = {
-        name: {"shape": list(array.shape), "values": array.ravel().tolist()}
-        for name, array in record.arrays.items()
-    }
-    return {"format": FORMAT, "format_version": FORMAT_VERSION} | _without_nan(fields)
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _without_nan(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(item) for item in value]
-    return value
-
-
-class _InvalidError(Exception):
-    """A part of a document is not what it must be."""
-
-
-def _decoded(document: dict[str, Any]) -> Record:
-    """The record, every part checked against the type it must have."""
-    seeds = tuple(_list(document, "seeds", int))
-    if not seeds:
-        _refuse("seeds", "it is empty")
-    place = _field(document, "environment", dict)
-    circumstances = Environment(
-        library=_field(place, "library", str),
-        commit=_field(place, "commit", (str, type(None))),
-        python=_field(place, "python", str),
-        jax=_field(place, "jax", str),
-        system=_field(place, "system", str),
-        cpus=_field(place, "cpus", int),
-        device=_field(place, "device", str),
-    )
-    rows = {
-        name: _numbers(values, f"rows[{name!r}]", len(seeds))
-        for name, values in _field(document, "rows", dict).items()
-    }
-    started = _field(document, "started", str)
-    try:
-        datetime.datetime.fromisoformat(started)
-    except ValueError:
-        _refuse("started", f"{started!r} is not a time")
-    return Record(
-        experiment=_field(document, "experiment", str),
-        preset=_field(document, "preset", str),
-        method=_field(document, "method", str),
-        specification=_field(document, "specification", dict),
-        seeds=seeds,
-        command=_field(document, "command", str),
-        started=started,
-        seconds=float(_field(document, "seconds", (int, float))),
-        environment=circumstances,
-        rows=rows,
-        curves={
-            name: _curve(curve, f"curves[{name!r}]", len(seeds))
-            for name, curve in _field(document, "curves", dict).items()
-        },
-        arrays={
-            name: _array(array, f"arrays[{name!r}]")
-            for name, array in _field(document, "arrays", dict).items()
-        },
-        notes=tuple(_list(document, "notes", str)),
-    )
-
-
-def _curve(value: Any, where: str, seeds: int) -> Curve:
-    if not isinstance(value, dict):
-        _refuse(where, "it is not an object")
-    steps = tuple(_list(value, "steps", int, where))
-    values = _list(value, "values", list, where)
-    if len(values) != seeds:
-        _refuse(where, f"it has {len(values)} lines for {seeds} seeds")
-    return Curve(steps, tuple(_numbers(line, where, len(steps)) for line in values))
-
-
-def _array(value: Any, where: str) -> np.ndarray:
-    if not isinstance(value, dict):
-        _refuse(where, "it is not an object")
-    shape = _list(value, "shape", int, where)
-    if any(length < 0 for length in shape):
-        _refuse(where, f"its shape is {shape}")
-    values = np.array(_numbers(value.get("values"), where, math.prod(shape)))
-    try:
-        return values.reshape(shape)
-    except ValueError:  # too many axes, or too long beside an empty one
-        _refuse(where, f"its shape has {len(shape)} axes of at most {max(shape)}")
-
-
-def _numbers(value: Any, where: str, count: int) -> tuple[float, ...]:
-    if not isinstance(value, list) or len(value) != count:
-        found = f"{len(value)} values" if isinstance(value, list) else type(value).__name__
-        _refuse(where, f"it must hold {count} numbers and holds {found}")
-    if not all(
-        v is None or (isinstance(v, int | float) and not isinstance(v, bool)) for v in value
-    ):
-        _refuse(where, "a value is not a number")
-    return tuple(math.nan if v is None else float(v) for v in value)
-
-
-def _field(document: dict[str, Any], name: str, kind: Any) -> Any:
-    if name not in document:
-        _refuse(name, "it is missing")
-    value = document[name]
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        _refuse(name, f"{str(value)[:60]!r} has the wrong type")
-    return value
-
-
-def _list(document: dict[str, Any], name: str, kind: type, where: str = "") -> list[Any]:
-    values = _field(document, name, list)
-    if not all(isinstance(v, kind) and not isinstance(v, bool) for v in values):
-        _refuse(f"{where}.{name}".strip("."), f"an item is not of type {kind.__name__}")
-    return values
-
-
-def _refuse(where: str, reason: str) -> NoReturn:
-    raise _InvalidError(f"{where}: {reason}")
+_RECORD = TypeAdapter(Record)
 
 
 def _commit() -> str | None:

@@ -16,7 +16,7 @@ from gpvi.initialization import _candidates as beginnings
 from gpvi.initialization import _evaluation as evaluation
 from gpvi.initialization import variational
 from gpvi.initialization._evaluation import BATCH, THRIFT, HostDensity
-from gpvi.targets import density
+from gpvi.targets import Affine, Whitened, density
 from gpvi.training import program
 from gpvi.training.preparation import (
     THRIFTY,
@@ -134,6 +134,18 @@ class TestChoice:
         assert plan.rounds == (250, 500, 1_000, 2_000)
         assert "128 draws per step" in THRIFTY.choices(2)
         assert HostDensity(costly, 2).thrift == THRIFT
+
+    def test_the_operations_of_a_target_are_counted_once(self):
+        traces = []
+
+        def log_density(x):
+            traces.append(x)
+            return costly(x)
+
+        one = target(log_density)
+        whitened = Whitened(one, Affine.identity(2, np.float32))
+        assert [density.expensive(each) for each in (one, one, whitened, whitened)] == [True] * 4
+        assert len(traces) == 2
 
     def test_what_is_given_is_kept(self):
         assert plan_of(target(costly), gpvi.GPVI()).method == gpvi.GPVI()

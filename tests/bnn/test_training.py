@@ -1,8 +1,5 @@
 """Networks of one's own, trained as the estimators train theirs."""
 
-import re
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -13,9 +10,7 @@ import pytest
 import gpvi
 from gpvi import bnn
 from gpvi.bnn import training
-from gpvi.bnn._starts import HELD, NOISE, _firm, held
-from gpvi.bnn.generators import small
-from gpvi.bnn.standardisation import other_units
+from gpvi.bnn.generators import default_gpvi
 from gpvi.errors import InputError, NotAvailableError, TrainingWarning, UnknownOptionError
 
 KEY = jax.random.key(0)
@@ -76,17 +71,6 @@ def test_it_trains_what_the_estimators_train():
         np.testing.assert_array_equal(ours.sample(5, key=KEY), theirs.sample(5, key=KEY))
 
 
-def test_noise_is_held_in_the_units_of_y():
-    y = 30.0 * np.random.default_rng(0).standard_normal((400, 1))
-    low: Any = held(bnn.Gaussian(), y)
-    assert low.noise.median == pytest.approx(HELD * np.std(y), rel=0.05)
-    for values, scale in ((y, np.std(y)), (np.ones((5, 1)), 1.0)):
-        firm: Any = _firm(bnn.Gaussian(), values)
-        assert firm.noise == pytest.approx(NOISE * scale, rel=0.05)
-    known = bnn.Gaussian(noise=0.3)
-    assert held(known, y) == known
-
-
 @pytest.mark.slow
 def test_a_likelihood_of_ones_own_keeps_its_coordinates():
     class Twice(bnn.Gaussian):
@@ -107,27 +91,6 @@ def test_data_of_other_units_are_told():
         bnn.fit(NETWORK, "gaussian", X, 1e4 * y, **options)
     with pytest.warns(TrainingWarning, match=r"^X is not standardised: column 0 has mean 500"):
         bnn.fit(NETWORK, "gaussian", X + 500, y, **options)
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        (lambda x: x, None),
-        (lambda x: x * [1, 0.02, 1], "column 1 has mean"),
-        (lambda x: x + np.array([0, 0, 5]), "column 2 has mean [45]"),
-        (lambda x: 5 + 0.01 * x, "column 0 .* column 1 .* column 2 "),
-        (lambda x: x * [1, 1, 50], r"column 2 .* deviation [45]\d"),
-        (lambda x: np.tile(x, 3) * 100, "; and 6 columns more"),
-        (lambda x: (x > 2).astype(float), None),
-        (lambda x: x * [1, 0, 1], None),
-        (lambda x: x * [1, 0, 1] + [0, 1e6, 0], r"column 1 has mean 1e\+06 and deviation 0"),
-        (lambda x: x.reshape(10, 10, 3, 1), None),
-    ],
-)
-def test_columns_in_other_units_are_named(change, named):
-    """Rare events of zeros and ones, constants near 0 and single dark pixels are no matter of units."""
-    found = other_units(change(np.random.default_rng(0).standard_normal((100, 3))), "X")
-    assert found is None if named is None else re.search(named, found or "")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +122,7 @@ class TestDefaultsOfFit:
         target = bnn.target(NETWORK, "gaussian", "sparse", *sine(30))
         with pytest.warns(TrainingWarning, match=r"gpvi.bnn.fit\s+starts several"):
             posterior = gpvi.fit(target, key=KEY, steps=2, progress=False)
-        assert posterior.method == small(target.dim)
+        assert posterior.method == default_gpvi(target.dim)
 
     def test_what_is_asked_for_is_trained_without_a_word(self, recwarn):
         target = bnn.target(NETWORK, "gaussian", "sparse", *sine(30))

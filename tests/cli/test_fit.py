@@ -65,7 +65,7 @@ def test_a_log_density(file, tmp_path):
     assert "SVGD; 30 steps" in result.stdout
     assert "Stein" in result.stdout
     assert [Path(line).name for line in result.stdout.splitlines()[-3:]] == [
-        "posterior",
+        "posterior.gpvi",
         "draws.npz",
         "draws.csv",
     ]
@@ -74,7 +74,7 @@ def test_a_log_density(file, tmp_path):
     lines = (out / "draws.csv").read_text().splitlines()
     assert (lines[0], len(lines)) == ("x[0],x[1]", 51)
     np.testing.assert_allclose(np.array(lines[1].split(","), float), draws[0], rtol=1e-6)
-    assert gpvi.load(out / "posterior").dim == 2
+    assert gpvi.load(out / "posterior.gpvi").dim == 2
     result = call(*words, "--out", tmp_path / "other", "--json")
     assert result.exit_code == 0, result.output
     again = json.loads(result.stdout)
@@ -102,7 +102,7 @@ def test_a_numpyro_model_needs_no_dimension(tmp_path):
     draws = arrays(tmp_path / "out")
     rate = draws["rate"]
     assert rate.shape == draws["file"].shape == (100,)
-    names = {"posterior", "draws.npz", "draws.csv"}
+    names = {"posterior.gpvi", "draws.npz", "draws.csv"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == names
     assert (rate > 0).all(), "in its support"
 
@@ -254,7 +254,7 @@ def test_what_is_wrong_with_the_file(tmp_path, content, said):
 @pytest.mark.parametrize(
     ("inside", "said"),
     [
-        ("posterior/.DS_Store", "holds '.DS_Store', which is not part of a saved posterior"),
+        ("posterior.gpvi/.DS_Store", "contains '.DS_Store', which is not part of a save"),
         ("draws.npz/mine", "draws.npz is a directory"),
         ("draws.csv/mine", "draws.csv is a directory"),
     ],
@@ -281,7 +281,7 @@ def test_the_diagnosis_is_printed_where_the_draws_cannot_be_written(file, tmp_pa
     assert "SVGD; 5 steps" in result.stdout
     assert "Stein" in result.stdout
     assert "No space left" in result.stderr
-    assert gpvi.load(tmp_path / "out" / "posterior").dim == 2
+    assert gpvi.load(tmp_path / "out" / "posterior.gpvi").dim == 2
 
 
 def test_a_directory_is_no_file(tmp_path):

@@ -4,14 +4,18 @@ import dataclasses
 import json
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gpvi.errors import StorageError
-from gpvi.persistence.writing import try_out
+from gpvi.persistence.writing import check_writable
 from gpvi_paper import records
+from gpvi_paper.experiments import EXPERIMENTS
 from gpvi_paper.records import Curve, Environment, Record, Summary
+
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 @pytest.fixture
@@ -117,21 +121,33 @@ def change(name, value):
     [
         (change("format", "something"), "not a record"),
         (change("format_version", 2), "version 2"),
-        (change("rows", None), "rows: it is missing"),
-        (change("rows/error", [0.1]), "holds 1 values"),
-        (change("rows/error", ["a", 1, 2]), "not a number"),
-        (change("rows/error", [True, 1, 2]), "not a number"),
-        (change("seeds", []), "seeds: it is empty"),
-        (change("seeds", [0.5, 1, 2]), "not of type int"),
-        (change("seconds", True), "wrong type"),
-        (change("started", "yesterday"), "not a time"),
-        (change("environment/cpus", "two"), "cpus"),
-        (change("curves/elbo/values", [[1, 2]]), "1 lines for 3 seeds"),
-        (change("curves/elbo/steps", [1]), "holds 2 values"),
-        (change("arrays/draws/shape", [3, 3]), "must hold 9 numbers"),
-        (change("arrays/draws/shape", [-3, -2]), "shape"),
-        (change("arrays/draws", [1, 2]), "not an object"),
-        (change("notes", [1]), "not of type str"),
+        (change("rows", None), "rows: Field required"),
+        (change("rows/error", [0.1]), "rows.error has 1 values for 3 seeds"),
+        (change("rows/error", ["a", 1, 2]), "rows.error.0: Input should be a valid number"),
+        (change("rows/error", [True, 1, 2]), "rows.error.0: Input should be a valid number"),
+        (change("seeds", []), "seeds is empty"),
+        (change("seeds", [0.5, 1, 2]), "seeds.0: Input should be a valid integer"),
+        (change("seconds", True), "seconds: Input should be a valid number"),
+        (change("started", "yesterday"), "yesterday"),
+        (change("environment/cpus", "two"), "environment.cpus: Input should be a valid integer"),
+        (
+            change("curves/elbo/values", [[1, 2]]),
+            "curves.elbo does not have 2 values for each of 3 seeds",
+        ),
+        (
+            change("curves/elbo/steps", [1]),
+            "curves.elbo does not have 1 values for each of 3 seeds",
+        ),
+        (
+            change("arrays/draws/shape", [3, 3]),
+            "arrays.draws: Value error, 6 values for the shape [3, 3]",
+        ),
+        (
+            change("arrays/draws/shape", [-3, -2]),
+            "arrays.draws.shape.0: Input should be greater than",
+        ),
+        (change("arrays/draws", [1, 2]), "arrays.draws: Input should be a dictionary"),
+        (change("notes", [1]), "notes.0: Input should be a valid string"),
     ],
 )
 def test_damage_is_named(record, tmp_path, damage, reason):
@@ -176,11 +192,11 @@ def test_the_environment_names_no_machine():
 
 
 def test_an_output_is_tried_out_without_a_trace(tmp_path):
-    try_out(tmp_path / "new" / "runs")
+    check_writable(tmp_path / "new" / "runs")
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="--out"):
-        try_out(tmp_path / "file" / "runs")
+        check_writable(tmp_path / "file" / "runs")
 
 
 @pytest.mark.parametrize(
@@ -221,3 +237,11 @@ def test_reading_shows_how_far_it_is(record, tmp_path):
     first, *between, last = seen.said
     assert first == (2, "records") and last == "closed"
     assert {name for _, name in between} == {"other.json", path.name}
+
+
+@pytest.mark.skipif(not RESULTS.is_dir(), reason="the published records are not in this copy")
+def test_every_published_record_is_read_and_is_the_newest_of_a_row_that_exists():
+    published = records.find([RESULTS])
+    assert len(records.latest(published)) == len(published) > 0
+    for record in published:
+        assert record.method in EXPERIMENTS[record.experiment].recipes(record.preset)

@@ -12,12 +12,11 @@ from threadpoolctl import threadpool_info
 
 from gpvi.errors import InputError
 from gpvi.initialization import Gaussian, NoPathError, automatic, laplace, variational
-from gpvi.initialization._candidates import Far, Missed, Near, beginnings
+from gpvi.initialization._candidates import Far, Missed, Near, candidates
 from gpvi.initialization._combination import importance_sample, temper
 from gpvi.initialization._elbo_ascent import newton_step
 from gpvi.initialization._evaluation import BATCH, BLOCK, HostDensity
-from gpvi.initialization._mixture import Mixture
-from gpvi.initialization._normal import Normal
+from gpvi.initialization._gaussians import Mixture, Normal
 from selection import some_slow
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -429,7 +428,7 @@ def test_a_narrow_second_mode_in_four_dimensions_is_found(seed):
 
 def test_paths_begin_in_turn_where_little_is_known():
     """Missed, far, missed, near; each far direction twice, and each further than the one before."""
-    plan = list(itertools.islice(beginnings(3, 32, np.random.default_rng(0)), 31))
+    plan = list(itertools.islice(candidates(3, 32, np.random.default_rng(0)), 31))
     assert all(isinstance(one, Missed) for one in plan[::2])
     assert [type(one) for one in plan[1::2]] == [Far, Near] * 7 + [Far]
     far = [one for one in plan if isinstance(one, Far)]

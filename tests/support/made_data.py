@@ -58,7 +58,7 @@ def cifar_records(n, first=0):
 def write_cifar(folder, each=4):
     """Noise, in the binary version."""
     folder.mkdir(parents=True, exist_ok=True)
-    for i, file in enumerate(cifar10.BINARY.files.values()):
+    for i, file in enumerate(cifar10.FILES):
         (folder / file).write_bytes(cifar_records(each, i * each)[0].tobytes())
 
 

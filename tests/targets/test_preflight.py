@@ -84,7 +84,11 @@ TROUBLES = {
     "a branch": (lambda x: normal(x) if x[0] > 0 else -normal(x), "error", "jax.lax.cond instead"),
     "numpy": (lambda x: -np.sum(np.asarray(x)), "error", "traced value into a NumPy array"),
     "another length": (lambda x: -(x @ jnp.ones(3)), "error", r"fails on a vector of shape \(2,\)"),
-    "a vector": (lambda x: -(x**2), "error", r"returns \(2,\) at one point, not a scalar"),
+    "a vector": (
+        lambda x: -(x**2),
+        "error",
+        r"returns \(2,\) at one point; it must return a scalar",
+    ),
     "an integer": (lambda x: (x @ x).astype(int), "error", "returns dtype int"),
     "half precision": (lambda x: normal(x.astype(jnp.float16)), "warning", "is float16"),
     "randomness": (lambda x: normal(x) + STATE.standard_normal(), "error", "two calls at the same"),

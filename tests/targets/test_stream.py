@@ -136,7 +136,9 @@ def test_every_source_gives_the_same_rows(kind, files, tmp_path):
         "slices": lambda: (Slices(X), Slices(Y)),
         "dataset": Rows,
         "array": lambda: (X, Y),
-        "nested": lambda: Stream(Rows(), transform=lambda rows: rows).beside(X, lambda p: p[0]),
+        "nested": lambda: Stream(Rows(), transform=lambda rows: rows).paired_with(
+            X, lambda p: p[0]
+        ),
     }
     if kind == "h5py":
         with h5py.File(tmp_path / "data.h5", "w") as file:
@@ -271,7 +273,7 @@ def test_rows_of_another_form_are_refused():
 
     with pytest.raises(InputError, match="one shape and type"):
         Stream(Changing()).rows(np.array([1, 2]))
-    with pytest.raises(InputError, match="2 rows were wanted"):
+    with pytest.raises(InputError, match=r"shape \(1, 3\) for 2 rows"):
         Stream(Few()).rows(np.array([1, 2]))
 
 

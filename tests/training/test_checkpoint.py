@@ -242,7 +242,7 @@ def test_a_checkpoint_that_lacks_an_array_is_passed_over(tmp_path):
     assert bits(resumed) == bits(whole)
 
 
-DAMAGES = ("truncate", "flip", "remove", "empty", "foreign")
+DAMAGES = ("truncate", "flip", "empty", "directory", "foreign")
 
 
 @pytest.mark.parametrize("damage", some_slow(DAMAGES, fast=("truncate", "flip")))
@@ -250,19 +250,17 @@ def test_a_damaged_checkpoint_is_passed_over(damage, tmp_path):
     whole = fit()
     stopped(tmp_path, 60, every=20)
     newest = tmp_path / "attempt-0-step-60"
-    arrays = newest / storage.ARRAYS
-    content = arrays.read_bytes()
+    content = newest.read_bytes()
+    newest.unlink()
     if damage == "truncate":
-        arrays.write_bytes(content[: len(content) // 2])
+        newest.write_bytes(content[: len(content) // 2])
     elif damage == "flip":
-        arrays.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    elif damage == "remove":
-        arrays.unlink()
+        newest.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     elif damage == "empty":
-        shutil.rmtree(newest)
+        newest.touch()
+    elif damage == "directory":
         newest.mkdir()
     else:
-        shutil.rmtree(newest)
         storage.write(newest, {"done": "all"}, {})
     with pytest.warns(TrainingWarning, match="step 60 is damaged and was skipped"):
         resumed = fit(checkpoint=tmp_path)
@@ -271,7 +269,7 @@ def test_a_damaged_checkpoint_is_passed_over(damage, tmp_path):
 
 def damage_all(directory) -> None:
     for name in os.listdir(directory):
-        os.truncate(directory / name / storage.ARRAYS, 100)
+        os.truncate(directory / name, 100)
 
 
 def test_saves_after_damaged_ones_stay(tmp_path):
@@ -307,21 +305,18 @@ def test_the_newest_good_save_of_an_earlier_attempt_stays(tmp_path):
     assert set(os.listdir(tmp_path)) == {f"attempt-{name}" for name in left}
 
 
-@pytest.mark.parametrize("left", ["empty", "zeros", "stray", "file", "link"])
+@pytest.mark.parametrize("left", ["empty", "zeros", "directory", "link"])
 def test_what_is_at_a_save_s_own_name_is_replaced(left, tmp_path):
     stopped(tmp_path / "saves", 20)
     place, elsewhere = tmp_path / "saves" / "attempt-0-step-20", tmp_path / "elsewhere"
-    if left in ("file", "link"):
-        shutil.rmtree(place)
-    if left == "file":
-        place.write_text("")
+    place.unlink()
+    if left == "directory":
+        place.mkdir()
+        (place / ".DS_Store").write_text("")
     elif left == "link":
         place.symlink_to(elsewhere)
-    elif left == "stray":
-        (place / ".DS_Store").write_text("")
-        (place / storage.ARRAYS).unlink()
     else:
-        (place / storage.MANIFEST).write_bytes(b"" if left == "empty" else bytes(64))
+        place.write_bytes(b"" if left == "empty" else bytes(64))
     posterior, _ = unwarned(checkpoint=tmp_path / "saves", callbacks=[stop_at(20)])
     assert "step 20 is damaged" in posterior.training.notes[0]
     storage.read(place)
@@ -369,7 +364,7 @@ def test_a_disk_that_refuses_is_told_and_training_goes_on(tmp_path, monkeypatch)
         told.append((event.step, len(seen)))
 
     told: list[tuple[int, int]] = []
-    monkeypatch.setattr(storage, "_write_files", full)
+    monkeypatch.setattr(storage, "sync", full)
     with pytest.warns(TrainingWarning, match="no checkpoint at step 20.*No space left") as seen:
         posterior = fit(checkpoint=tmp_path, every=20, callbacks=[tell])
     assert bits(posterior) == bits(fit())
@@ -441,7 +436,7 @@ SCRIPT = textwrap.dedent("""
             os.kill(os.getpid(), number)
 
     sync = os.fsync
-    os.fsync = lambda file: (sync(file), tick())  # within a save, between its files
+    os.fsync = lambda file: (sync(file), tick())  # within a save, before and after its rename
     found = gpvi.fit(target, method, key=jax.random.key(0), steps=100, init=None, progress=False,
                      checkpoint=directory, every=2, callbacks=[tick])
     leaves = jax.tree.leaves(found.model)
@@ -483,7 +478,7 @@ def nothing_is_half_written(directory) -> None:
         if name.startswith("attempt"):
             storage.read(directory / name)
         else:
-            assert name == lock.NAME or storage._TEMPORARY.fullmatch(name)
+            assert name == lock.NAME or storage.TEMPORARY.fullmatch(name)
 
 
 @pytest.mark.slow
@@ -558,15 +553,14 @@ def test_a_directory_is_one_run_s_at_a_time(tmp_path):
 
 def test_a_lock_of_a_dead_process_is_none(tmp_path):
     (tmp_path / lock.NAME).write_text("1")
-    with lock.held(tmp_path) as trouble:
+    with lock.locked(tmp_path) as trouble:
         assert trouble is None
     assert not os.listdir(tmp_path)
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path):
     left = tmp_path / ".gpvi-0123456789abcdef.tmp"
-    left.mkdir()
-    (left / storage.ARRAYS).write_bytes(b"half")
+    left.write_bytes(b"half")
     (tmp_path / ".gpvi-mine.tmp").mkdir()
     fit(checkpoint=tmp_path)
     assert not left.exists()
@@ -641,7 +635,7 @@ def test_a_directory_that_cannot_be_locked_is_told_before_training(tmp_path, mon
         told.append(len(seen))
 
     told: list[int] = []
-    monkeypatch.setattr(lock, "_taken", refused)
+    monkeypatch.setattr(lock, "_acquire", refused)
     with pytest.warns(TrainingWarning, match="cannot be locked: Read-only") as seen:
         fit(checkpoint=tmp_path, callbacks=[tell])
     assert (told[0], len(seen)) == (1, 1)

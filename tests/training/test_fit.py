@@ -27,7 +27,7 @@ from gpvi.training.fit import (
     fit_seeds,
 )
 from gpvi.training.program import chunk_length
-from gpvi.training.recovery import TOLERATED, first_failure
+from gpvi.training.recovery import TOLERATED_REJECTED, first_failure
 from selection import slow, some_slow
 
 LINEAR = gpvi.GPVI(generator=Linear(), particles=32, learning_rate=0.05)
@@ -473,7 +473,7 @@ def test_a_few_bad_draws_are_masked_and_reported(method):
         posterior = fit(target, method, steps=20, optimizer=optax.sgd(1e-3))
     rejected = posterior.training.history["rejected"]
     share = np.exp(-0.5 * 2.2**2)
-    assert len(posterior.training.notes) == (rejected.mean() > TOLERATED)
+    assert len(posterior.training.notes) == (rejected.mean() > TOLERATED_REJECTED)
     assert 0.3 * share < rejected.mean() < 3 * share
     assert all(np.isfinite(values).all() for values in posterior.training.history.values())
     if method.density:

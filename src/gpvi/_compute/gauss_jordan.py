@@ -1,10 +1,12 @@
-r"""Systems with small matrices by kernels of an NVIDIA GPU: the exchanges of Gauss and Jordan.
+r"""Linear systems with small matrices on an NVIDIA GPU, by Gauss–Jordan exchanges in kernels of our own.
 
-y = A x says what y is for each x. One exchange solves one of its rows for x_p, of those not yet taken the row with the
-largest coefficient, and puts that into the others; after k of them the table says what x is for each y. A library
-factors a batch of blocks in several kernels with k pivots each, mostly waiting. Here one kernel makes many exchanges
-on columns that stay in registers from beginning to end: on the whole of a table of up to 64, and of a wider one on
-32 columns at a time, after which a matrix product catches up on the others. Figures are in docs/speed.md.
+The table of A expresses y = A x in terms of x. An exchange takes the row with the largest coefficient of x_p among the
+rows not yet taken, solves it for x_p, and substitutes x_p in all other rows. After k exchanges the table expresses x in
+terms of y: it is A⁻¹.
+
+A library factorises a batch of matrices in several kernels with k pivots each, which mostly wait. Here one kernel makes
+many exchanges on columns that stay in registers. It takes a table of up to 64 columns at once. A wider table is taken
+in panels of 32 columns, and after each panel a matrix product updates the other columns. Figures are in docs/speed.md.
 """
 
 from functools import partial
@@ -17,21 +19,21 @@ from jax.experimental.pallas import triton
 from jaxtyping import Array, Bool, Float, Int
 
 LEAST = 16
-"""Tables are padded to a power of two, and to no less."""
-WHOLE, PANEL = 64, 32
-"""Columns of a table that is exchanged in one go, and that a wider one has exchanged at a time."""
+"""Tables are padded to a power of two, which is at least this."""
+SINGLE, PANEL = 64, 32
+"""The most columns of a table that is exchanged at once, and the columns in a panel of a wider one."""
 WARPS = 4
 FREE = -1
-"""In the place of the column that a row was taken for."""
+"""Marks a row that has not been taken."""
 
 
 def solve_transposed(
     a: Float[Array, "k k"], v: Float[Array, "m k"], *, interpret: bool = False
 ) -> Float[Array, "m k"]:
-    """The rows y = vA⁻¹; `interpret` runs the kernels as plain JAX.
+    """The rows y = vA⁻¹. `interpret` runs the kernels as plain JAX.
 
-    Rows of the table stay where they are, row i for x_{taken_for[i]}, and columns, too, column taken_for[j] for y_j:
-    it is v and y that are brought into that order.
+    Rows and columns of the table are never moved. Row i was taken for x_{taken_for[i]}, and column taken_for[j] stands
+    for y_j. So v and y are permuted instead.
     """
     k = len(a)
     table, taken_for = _exchanged(a, interpret)
@@ -43,10 +45,10 @@ def solve_transposed(
 def _exchanged(
     a: Float[Array, "k k"], interpret: bool
 ) -> tuple[Float[Array, "n n"], Int[Array, " n"]]:
-    """The table of A after all exchanges, and the column that each row was taken for."""
+    """The table after all exchanges, and the column for which each row was taken."""
     k = len(a)
     size = max(LEAST, 1 << (k - 1).bit_length())
-    width = size if size <= WHOLE else PANEL
+    width = size if size <= SINGLE else PANEL
     table = jnp.eye(size, dtype=a.dtype).at[:k, :k].set(a)
     taken_for = jnp.full(size, FREE, jnp.int32)
     for number in range(size // width):
@@ -64,7 +66,7 @@ def _exchange_panel(
     width: int,
     interpret: bool,
 ) -> tuple[Float[Array, "n w"], Int[Array, " w"], Int[Array, " n"]]:
-    """The columns of a panel after its exchanges, the rows they took, and what every row is now taken for."""
+    """The panel after its exchanges, the rows they took, and the column for which each row is now taken."""
     size = len(table)
     return pl.pallas_call(
         partial(_exchange_all, first=number * width),
@@ -84,7 +86,7 @@ def _exchange_panel(
 
 
 def _exchange_all(columns, taken_before, exchanged, pivots, taken_after, *, first: int) -> None:
-    """Exchange every column of the panel with a row that is free."""
+    """Exchange every column of the panel with a row that has not been taken."""
     size, width = columns.shape
     row, column = (lax.broadcasted_iota(jnp.int32, (n,), 0) for n in (size, width))
     row_of, column_of = (lax.broadcasted_iota(jnp.int32, (size, width), axis) for axis in (0, 1))
@@ -112,7 +114,10 @@ def _exchange_all(columns, taken_before, exchanged, pivots, taken_after, *, firs
 def _largest(
     v: Float[Array, " n"], eligible: Bool[Array, " n"], place: Int[Array, " n"]
 ) -> Int[Array, ""]:
-    """Where |v| is largest, to all but its last bits, which hold the place: bits of |v| are in the order of |v|."""
+    """The index of the largest eligible |v|, compared as integers whose last bits are replaced by the index.
+
+    The bits of non-negative floats, read as integers, are in the order of the floats.
+    """
     last_bits = len(v) - 1
     bits = lax.bitcast_convert_type(jnp.abs(v), jnp.int32) & ~last_bits
     return jnp.max(jnp.where(eligible, bits | place, -1), axis=0) & last_bits
@@ -125,9 +130,9 @@ def _caught_up(
     taken: Bool[Array, " n"],
     number: int,
 ) -> Float[Array, "n n"]:
-    """The table after a panel's exchanges: rows that it took were solved for, and put into the rest.
+    """The table after the exchanges of a panel: the rows that it took are substituted in the other columns, too.
 
-    Its own columns come out of the same product, as if they had been the identity before.
+    The same product gives the panel's own columns, if they are replaced by the identity before.
     """
     size, width = panel.shape
     column = lax.broadcasted_iota(jnp.int32, (1, size), 1)

@@ -1,7 +1,7 @@
-"""Inverses of the k×k blocks of a Jacobian, of which a step needs one to a draw, and what is made of them.
+"""Inverses, determinants and solutions with the k×k blocks of a Jacobian; a step needs one block for each draw.
 
-They come from LU factors, but on an NVIDIA GPU, which takes the k pivots of a library's factors one after the other,
-some microseconds to each: blocks in single precision have kernels of their own there (`gpvi._compute.gauss_jordan`).
+They are computed from LU factors, except for float32 on an NVIDIA GPU. There a library factorises one pivot after the
+other, at some microseconds each, and kernels of our own are faster (`gpvi._compute.gauss_jordan`).
 """
 
 import jax
@@ -12,14 +12,14 @@ from jaxtyping import Array, Float, Scalar
 from gpvi._compute import nvidia
 
 LARGEST = 512
-"""k up to which an NVIDIA GPU is given kernels of our own."""
+"""The largest k for which our own kernels are used on an NVIDIA GPU."""
 AMPERE = 8
-"""The first generation of NVIDIA GPUs that is given them; they were timed on the ninth."""
+"""The first generation of NVIDIA GPUs on which they are used. They were timed on the ninth."""
 
 
 @jax.custom_jvp
 def inverse(a: Float[Array, "k k"]) -> Float[Array, "k k"]:
-    """A⁻¹."""
+    """The inverse A⁻¹."""
     return solve_transposed(a, jnp.eye(len(a), dtype=a.dtype))
 
 
@@ -32,7 +32,7 @@ def _inverse_jvp(primals, tangents):
 
 @jax.custom_jvp
 def log_det(a: Float[Array, "k k"]) -> tuple[Scalar, Scalar]:
-    """The sign of det A and log|det A|, whose derivative is tr(A⁻¹ dA)."""
+    """The sign of det A, and log|det A|, whose derivative is tr(A⁻¹ dA)."""
     sign, value = jnp.linalg.slogdet(a)
     return sign, value
 
@@ -46,7 +46,7 @@ def _log_det_jvp(primals, tangents):
 
 @jax.custom_jvp
 def solve_transposed(a: Float[Array, "k k"], v: Float[Array, "m k"]) -> Float[Array, "m k"]:
-    """The rows y with Aᵀy = v, in the way that suits the device and the size of A."""
+    """The rows y with Aᵀy = v for each row of v, by the faster algorithm for the device and the size of A."""
     if takes_kernels(a):
         return jax.lax.platform_dependent(a, v, cuda=_by_exchanges, default=by_factors)
     return by_factors(a, v)
@@ -60,15 +60,15 @@ def _solve_transposed_jvp(primals, tangents):
 
 
 def takes_kernels(a: Float[Array, "k k"]) -> bool:
-    """Whether A is small, in single precision, and there is one NVIDIA GPU from Ampere on.
+    """Whether to use our own kernels: A is small and in float32, and there is one NVIDIA GPU, Ampere or later.
 
-    A kernel of our own is not cut along a mesh of several.
+    These kernels cannot be partitioned over a mesh of several devices.
     """
     return len(a) <= LARGEST and a.dtype == jnp.float32 and nvidia.generation() >= AMPERE
 
 
 def by_factors(a: Float[Array, "k k"], v: Float[Array, "m k"]) -> Float[Array, "m k"]:
-    """The same from LU factors."""
+    """The rows y with Aᵀy = v, from LU factors."""
     return lu_solve(lu_factor(a), v.T, trans=1).T
 
 

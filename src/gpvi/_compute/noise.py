@@ -1,8 +1,8 @@
-"""Standard normal noise: the very numbers of `jax.random.normal`, in one pass on a CPU.
+"""Standard normal noise: the same numbers as `jax.random.normal`, computed in one pass over memory on a CPU.
 
-JAX's generator is Threefry-2x32 [1] of a counter. To keep programs small it is compiled for CPUs as a loop over its
-rounds, each of which goes through all counters in memory. Written out it is one pass, and three times as fast for 10⁷
-numbers (docs/speed.md).
+JAX's generator applies Threefry-2x32 [1] to a counter. To keep programs small, it is compiled for CPUs as a loop over
+its rounds, and each round goes through all counters in memory. With the rounds written out there is one pass, which is
+three times as fast for 10⁷ numbers (docs/speed.md).
 
 [1] Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC 2011).
 """
@@ -16,11 +16,11 @@ ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
 COUNTERS = 2**32
 LONG = 4_096
-"""Numbers in a row from which on the rounds are written out: shorter rows stay in the cache, their programs small."""
+"""The rounds are written out for rows of at least this length. Shorter rows stay in the cache anyway."""
 
 
 def normal(key: PRNGKeyArray, shape: tuple[int, int], dtype: DTypeLike) -> Float[Array, "n d"]:
-    """`jax.random.normal(key, shape, dtype)`."""
+    """The same numbers as `jax.random.normal(key, shape, dtype)`."""
 
     def by_jax(key: PRNGKeyArray) -> Array:
         return jax.random.normal(key, shape, dtype)
@@ -38,7 +38,7 @@ def normal(key: PRNGKeyArray, shape: tuple[int, int], dtype: DTypeLike) -> Float
 
 
 def _normal(key: PRNGKeyArray, shape: tuple[int, int]) -> Float[Array, "n d"]:
-    """Number i of the table has counter i; its bits make a uniform number in (−1, 1), √2 erf⁻¹ a normal one."""
+    """Entry i has counter i: its random bits give a uniform number u in (−1, 1), and √2 erf⁻¹(u) is normal."""
     words, (n, d) = jax.random.key_data(key), shape
 
     def numbers(counter: UInt32[Array, "..."]) -> Float[Array, "..."]:
@@ -59,7 +59,7 @@ def _normal(key: PRNGKeyArray, shape: tuple[int, int]) -> Float[Array, "n d"]:
 def threefry(
     key: UInt32[Array, " 2"], counter: UInt32[Array, "..."]
 ) -> tuple[UInt32[Array, "..."], UInt32[Array, "..."]]:
-    """Twenty rounds on (0, counter)."""
+    """Twenty rounds of Threefry-2x32 on the words (0, counter)."""
     keys = key[0], key[1], key[0] ^ key[1] ^ np.uint32(PARITY)
     a, b = jnp.full_like(counter, keys[0]), counter + keys[1]
     for group in range(5):

@@ -1,8 +1,8 @@
-"""How many operations a function takes, counted in what JAX traces of it: the same on every machine, unlike a time.
+"""The number of operations of a function, counted from its jaxpr. Unlike a time, it is the same on every machine.
 
-An equation counts as many operations as it reads or writes numbers, a product or a factorisation of matrices its
-multiplications and additions, and a loop of known length its body as often as it runs. A loop of unknown length counts
-once, and so does what a callback does outside JAX: the count is a lower bound there.
+A matrix product or a factorisation counts its multiplications and additions. Any other equation counts the numbers in
+the largest array that it reads or writes. A loop of known length counts its body for every iteration. A loop of unknown
+length counts its body once, and a callback counts as one equation, so that the total is a lower bound.
 """
 
 import math
@@ -10,16 +10,16 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import Jaxpr, jaxprs_in_params
 
 EXPENSIVE = 2**20
-"""Operations of log p and its gradient from which they, and not the generator, take most of the time of a step."""
+"""With more operations than this, log p and its gradient take most of the time of a step, not the generator."""
 LEAST = 16
-"""An equation between a few numbers counts as one between so many: as a loop over such equations takes its time."""
+"""The least operations of an equation: even one of a few numbers takes some time in a loop."""
 MOVES = {"gather", "slice", "dynamic_slice"}
-"""They read only what they return."""
+"""Equations that read only the numbers they return."""
 WRITES = {"scatter": 2, "scatter-add": 2, "scatter_add": 2, "dynamic_update_slice": 1}
-"""They touch only what they write: which argument that is."""
+"""Equations that touch only the numbers they write, and the argument that holds these."""
 FACTORS = {
     "cholesky": 1 / 3,
     "lu": 2 / 3,
@@ -32,21 +32,21 @@ FACTORS = {
     "schur": 25.0,
     "hessenberg": 10 / 3,
 }
-"""Operations of a factorisation of an n × n matrix, over n³."""
+"""The operations of factorising an n × n matrix, divided by n³."""
 
 
 def operations(function: Callable, *arguments: Any) -> float:
-    """The operations of one call; arguments may be `jax.ShapeDtypeStruct`."""
+    """The operations of one call. The arguments may be `jax.ShapeDtypeStruct`."""
     return counted(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 
 def counted(jaxpr: Jaxpr) -> float:
-    """The operations of what was traced."""
+    """The operations of a jaxpr."""
     return math.fsum(_of_equation(equation) for equation in jaxpr.eqns)
 
 
 def _of_equation(equation: Any) -> float:
-    inside = [counted(one) for value in equation.params.values() for one in _programs(value)]
+    inside = [counted(one) for one in jaxprs_in_params(equation.params)]
     if not inside:
         return _of_primitive(equation)
     if equation.primitive.name == "cond":
@@ -55,7 +55,7 @@ def _of_equation(equation: Any) -> float:
 
 
 def _of_primitive(equation: Any) -> float:
-    """One that holds no further equations."""
+    """The operations of an equation without inner jaxprs."""
     name, options = equation.primitive.name, equation.params
     read = [_shape(variable) for variable in equation.invars]
     written = [_shape(variable) for variable in equation.outvars]
@@ -74,17 +74,6 @@ def _of_primitive(equation: Any) -> float:
     if name in WRITES:
         read, written = [read[WRITES[name]]], []
     return float(max(LEAST, *map(math.prod, read + written)))
-
-
-def _programs(value: Any) -> list[Jaxpr]:
-    """What a parameter of an equation holds of further equations."""
-    if isinstance(value, ClosedJaxpr):
-        return [value.jaxpr]
-    if isinstance(value, Jaxpr):
-        return [value]
-    if isinstance(value, tuple | list):
-        return [program for each in value for program in _programs(each)]
-    return []
 
 
 def _shape(variable: Any) -> tuple[int, ...]:

@@ -1,10 +1,10 @@
-r"""A last layer that holds nearly all parameters: its product, and its gradient as the sum of products that it is.
+r"""A last layer that contains nearly all parameters: its product, and its gradient as an unevaluated sum.
 
-Of n draws x_i = W h_i + …, the gradient in W is Σ_i φ_i h_iᵀ: d·w entries that n·(d + w) numbers determine. Added up by
-a matrix product it is written to memory and read again by whoever uses it; here it stays open until the optimiser adds
-it up entry by entry within its own pass, so that it never lies in memory. For n of ten and a layer of 63 million
-weights that saves 3 of the 11 times that a step goes through as many numbers (docs/speed.md). Its norm needs no
-entries at all: ‖Σ_i φ_i h_iᵀ‖² = Σ_ij (φ_i·φ_j)(h_i·h_j).
+For n draws x_i = W h_i + …, the gradient in W is Σ_i φ_i h_iᵀ: d·w entries, determined by n·(d + w) numbers. A matrix
+product would write it to memory, to be read again by its user. Here the sum is left unevaluated until the optimiser
+computes it entry by entry within its own pass, so that it is never in memory. For n = 10 and a layer of 63 million
+weights this saves 3 of the 11 passes of a step over as many numbers (docs/speed.md). The norm needs no entries at all:
+‖Σ_i φ_i h_iᵀ‖² = Σ_ij (φ_i·φ_j)(h_i·h_j).
 """
 
 import functools
@@ -17,24 +17,25 @@ from jaxtyping import Array, Float, PyTree, Scalar
 from gpvi._compute.precision import product
 
 FEW, WIDE = 16, 256
-"""Draws up to which, and features from which on, a sum is left open: adding up costs 2n operations to an entry, which
-hide behind the optimiser's reads and writes while n is small, and rows shorter than this make poor loops."""
+"""A sum is left unevaluated for at most FEW draws and at least WIDE features. Each entry costs 2n operations, which are
+hidden by the optimiser's memory traffic if n is small; and loops over shorter rows are inefficient."""
 
 
 LONG = 4_096
-"""Numbers in a vector of parameters from which on the gradients of few draws are added up by a product."""
+"""For a vector of parameters of at least this length, the gradients of few draws are summed by a matrix product."""
 
 
 LARGE, PARTS = 2**22, range(20, 129)
-"""Entries of a matrix from which on a GPU multiplies it in parts, and how many those may be."""
+"""A GPU multiplies a matrix with at least LARGE entries in parts, and the possible numbers of parts."""
 
 
 def tall(weight: Float[Array, "n w"], h: Float[Array, " w"]) -> Float[Array, " n"]:
-    """W h, for a W of many more rows than columns.
+    """The product W h, for a matrix W with many more rows than columns.
 
-    The way back, Wᵀ g, is a sum over all rows with a short result. To share it out on a GPU, XLA cuts it into
-    parts and, where their number does not divide n, pads W: written and read once more, which nearly doubles the time
-    of both ways. Here each of as many parts as divide n has its own copy of h; adding up their answers is little.
+    Its gradient Wᵀ g is a sum over all rows with a short result. To distribute the sum on a GPU, XLA cuts it into parts
+    and pads W if their number does not divide n. W is then written and read once more, which nearly doubles the time of
+    the product and its gradient. Here the number of parts divides n, and each part has its own copy of h. Summing their
+    results takes little time.
     """
     parts = _parts(weight)
     if parts == 1:
@@ -44,22 +45,22 @@ def tall(weight: Float[Array, "n w"], h: Float[Array, " w"]) -> Float[Array, " n
 
 
 def _parts(weight: Float[Array, "n w"]) -> int:
-    """A divisor of n near 32, where there is one and the matrix is large, whole, and on a GPU."""
-    whole = jax.sharding.get_abstract_mesh().empty
-    if jax.default_backend() != "gpu" or weight.size < LARGE or not whole:
+    """A divisor of n near 32, if there is one and the matrix is large and on a single GPU; else 1."""
+    unsharded = jax.sharding.get_abstract_mesh().empty
+    if jax.default_backend() != "gpu" or weight.size < LARGE or not unsharded:
         return 1
     divisors = [parts for parts in PARTS if len(weight) % parts == 0]
     return min(divisors, key=lambda parts: abs(math.log(parts / 32)), default=1)
 
 
 class Products:
-    """Σ_i l_i r_iᵀ; a leaf of a tree of gradients."""
+    """The unevaluated sum Σ_i l_i r_iᵀ, a leaf in a tree of gradients."""
 
     def __init__(self, left: Float[Array, "n d"], right: Float[Array, "n w"]):
         self.left, self.right = left, right
 
     def added_up(self) -> Float[Array, "d w"]:
-        """Entry by entry, in a form that the compiler puts into the loop of whoever reads it."""
+        """The sum, in a form that the compiler fuses into the loop that reads it."""
         terms = [a[:, None] * b[None, :] for a, b in zip(self.left, self.right, strict=True)]
         return functools.reduce(jnp.add, terms)
 
@@ -71,7 +72,7 @@ class Products:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def copies(vector: Float[Array, " d"], n: int) -> Float[Array, "n d"]:
-    """n times the same row; the gradients of the rows are added up by a product with ones."""
+    """The vector repeated n times. The gradients of the rows are summed by a product with a vector of ones."""
     return jnp.broadcast_to(vector, (n, *vector.shape))
 
 
@@ -87,7 +88,7 @@ copies.defvjp(_copies_forward, _copies_back)
 
 
 def added_up(gradient: PyTree) -> PyTree:
-    """The gradient as arrays alone."""
+    """The gradient with every unevaluated sum computed."""
     return jax.tree.map(lambda g: g.added_up() if isinstance(g, Products) else g, gradient)
 
 

@@ -1,8 +1,8 @@
-"""Matrix products with all the digits of their type.
+"""Matrix products in the full precision of their dtype.
 
-By default an NVIDIA GPU multiplies float32 matrices in TF32, with 10 bits after the leading one. A layer of a network
-loses nothing by that; the coordinates of a draw do, as log q is then the density of another point, and so do
-differences of nearly equal sums, such as the distances and gradients of kernels.
+By default an NVIDIA GPU multiplies float32 matrices in TF32, whose significand has 10 bits after the leading one. That
+is enough for the layers of a network. It is not enough for the coordinates of a draw, because log q would then be the
+density of another point, nor for differences of nearly equal sums, such as the distances and gradients of kernels.
 """
 
 from jax import numpy as jnp

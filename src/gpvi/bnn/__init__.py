@@ -1,7 +1,7 @@
 """Bayesian neural networks: from a network and data to calibrated predictions.
 
-May import: `training`, `posterior` and all below them. Start reading at `networks.py`, `model.py` (a network as a
-target) and `training.py` (`gpvi.bnn.fit`).
+May import: `training`, `posterior` and all below them. Start reading at `networks/network.py`, `model.py` (a network as
+a target) and `training.py` (`gpvi.bnn.fit`).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,16 +16,17 @@ from gpvi.bnn.likelihoods import HalfCauchy as HalfCauchy
 from gpvi.bnn.likelihoods import Heteroscedastic as Heteroscedastic
 from gpvi.bnn.likelihoods import Likelihood as Likelihood
 from gpvi.bnn.likelihoods import LogNormal as LogNormal
+from gpvi.bnn.likelihoods import NoisePrior as NoisePrior
 from gpvi.bnn.likelihoods import Poisson as Poisson
 from gpvi.bnn.model import target as target
 from gpvi.bnn.networks.architectures import lenet5 as lenet5
 from gpvi.bnn.networks.architectures import mlp as mlp
 from gpvi.bnn.networks.network import Network as Network
-from gpvi.bnn.prediction.predictive import Prediction as Prediction
+from gpvi.bnn.prediction.prediction import Prediction as Prediction
 from gpvi.bnn.prediction.predictive import Predictive as Predictive
 from gpvi.bnn.prediction.predictive import load as load
-from gpvi.bnn.prediction.temperature_scaling import sharpened as sharpened
-from gpvi.bnn.prediction.temperature_scaling import sharpness as sharpness
+from gpvi.bnn.prediction.temperature_scaling import fit_sharpness as fit_sharpness
+from gpvi.bnn.prediction.temperature_scaling import temperature_scaled as temperature_scaled
 from gpvi.bnn.priors import FanIn as FanIn
 from gpvi.bnn.priors import PerLayer as PerLayer
 from gpvi.bnn.priors import Prior as Prior
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """The scikit-learn estimators, imported when they are asked for."""
+    """Import the scikit-learn estimators on first use, since scikit-learn is optional."""
     if name in ("BayesianMLPClassifier", "BayesianMLPRegressor"):
         from gpvi.bnn import estimators
 

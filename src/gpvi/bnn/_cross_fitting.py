@@ -1,18 +1,18 @@
-r"""How sure a mixture of networks should be, by labels that its members have not seen at first.
+r"""Cross-fitting: the sharpness of class probabilities, found on folds that members did not train on.
 
-A generator is wider than the posterior it fits, and on easy data the average over its networks says 0.9 where it is
-always right. Training labels cannot tell by how much: those of pure noise are fitted, too. So, for the first half of
-the steps, the m-th member does not see the m-th of K parts of the data, and its predictions p_m there are honest. The
-exponent s (see `gpvi.bnn.prediction.temperature_scaling`) maximises
+A generator is wider than the posterior it fits: on easy data the average over its networks predicts 0.9 where it is
+always correct. Training labels cannot tell by how much, since labels of pure noise are fitted, too. So class
+probabilities are temperature-scaled on held-out folds: each member skips one fold during the first half of training.
+For members m = 1, 2, … with predictions p_m, the sharpness s (see `gpvi.bnn.prediction.temperature_scaling`) maximises
 
-    Σ_m Σ_{i in part m} log p_m(y_i | x_i)^s / Σ_c p_m(c | x_i)^s  +  log p(s),
+    Σ_m Σ_{i in fold m} log p_m(y_i | x_i)^s / Σ_c p_m(c | x_i)^s  +  log p(s).
 
-and for the other half all members see all data, so that nothing is lost but the rows a member could have learned from
-earlier, and no step is added. What is left out of a member's data is filled up from the rest of them: the likelihood
-weighs as much as in the second half, and one compiled program serves both.
+In the second half all members train on all data. No step is added; all that is lost are the rows that a member skips at
+first. They are replaced by copies of other rows: the likelihood keeps its weight, and both halves share one compiled
+program.
 
-s errs towards caution: a member that lacks a part of the data is wrong more often than the mixture of all, and surer of
-it, since an average over several is less sure than each. Its prior keeps it near 1 where labels are few.
+s errs on the side of caution. A member that lacks a fold is wrong more often than the mixture of all, and more
+confident, since an average is less confident than its members. The prior keeps s near 1 if labels are few.
 """
 
 from collections.abc import Sequence
@@ -22,44 +22,44 @@ import jax
 import numpy as np
 from jaxtyping import Int, Num, PRNGKeyArray, Shaped
 
-from gpvi.bnn.likelihoods import Bernoulli, Categorical, Likelihood
+from gpvi.bnn.likelihoods import Likelihood
 from gpvi.bnn.networks.network import Network
 from gpvi.bnn.prediction.predictive import Predictive
-from gpvi.bnn.prediction.temperature_scaling import sharpness
+from gpvi.bnn.prediction.temperature_scaling import fit_sharpness
 from gpvi.posterior.posterior import Posterior
 
-PARTS = 5
-"""K, unless there are more members than that."""
-ENTRIES = 2**27
-"""Numbers in X beyond which no part is left out, since each member then needs its own copy; s is 1."""
+FOLDS = 5
+"""The least number of folds; there are at least as many as members."""
+MOST_ENTRIES = 2**27
+"""The most numbers that the copies of X, one for each member, may have; beyond that there is no cross-fitting."""
 DRAWS = 256
-"""Networks of a member that predict what it has not seen."""
+"""The networks of a member that predict its held-out fold."""
 
 
-class Crossing(NamedTuple):
-    """Which rows each member sees, n of them with repetitions, and which it does not."""
+class CrossFitting(NamedTuple):
+    """The rows of the data that each member trains on, n with repetitions, and those of its held-out fold."""
 
-    seen: tuple[Int[np.ndarray, " n"], ...]
-    unseen: tuple[Int[np.ndarray, " u"], ...]
+    training: tuple[Int[np.ndarray, " n"], ...]
+    held_out: tuple[Int[np.ndarray, " u"], ...]
 
     @classmethod
     def of(
         cls, labels: Shaped[np.ndarray, "n ..."], members: int, *, key: PRNGKeyArray
-    ) -> "Crossing":
-        """Random parts with as many rows of each class, give or take one."""
+    ) -> "CrossFitting":
+        """Draw random folds that are stratified: the numbers of rows of a class differ by one at most."""
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         number = len(labels)
-        part = np.empty(number, int)
+        fold = np.empty(number, int)
         by_class = np.lexsort((rng.random(number), labels.reshape(number)))
-        part[by_class] = np.arange(number) % max(PARTS, members)
-        seen, unseen = [], []
+        fold[by_class] = np.arange(number) % max(FOLDS, members)
+        training, held_out = [], []
         for member in range(members):
-            out, rest = np.flatnonzero(part == member), np.flatnonzero(part != member)
+            out, rest = np.flatnonzero(fold == member), np.flatnonzero(fold != member)
             rows = np.arange(number)
             rows[out] = rng.choice(rest, len(out), replace=False)
-            seen.append(rows)
-            unseen.append(out)
-        return cls(tuple(seen), tuple(unseen))
+            training.append(rows)
+            held_out.append(out)
+        return cls(tuple(training), tuple(held_out))
 
     def sharpness(
         self,
@@ -71,25 +71,26 @@ class Crossing(NamedTuple):
         *,
         key: PRNGKeyArray,
     ) -> float:
-        """s, by what members that were trained on the rows they see predict for the others."""
-        most = max(map(len, self.unseen))
-        found = []
-        for member, rows in zip(members, self.unseen, strict=True):
-            # filled up to one length, so that one program serves all
+        """Return the sharpness that suits what each member predicts for its held-out fold."""
+        longest = max(map(len, self.held_out))
+        probabilities = []
+        for member, rows in zip(members, self.held_out, strict=True):
+            # repeated up to one length, so that one program serves all members
             predictive = Predictive(member, network, likelihood)
-            mean = predictive.predict(X[np.resize(rows, most)], key=key, draws=DRAWS).mean
-            found.append(np.asarray(mean)[: len(rows)])
-        return sharpness(np.concatenate(found), labels[np.concatenate(self.unseen)].ravel())
+            mean = predictive.predict(X[np.resize(rows, longest)], key=key, draws=DRAWS).mean
+            probabilities.append(np.asarray(mean)[: len(rows)])
+        held_out = np.concatenate(self.held_out)
+        return fit_sharpness(np.concatenate(probabilities), labels[held_out].ravel())
 
 
-def can_cross(
-    likelihood: Likelihood,
+def can_cross_fit(
+    classes: int | None,
     X: Num[np.ndarray, "n ..."],
     labels: Num[np.ndarray, "n ..."],
     members: int,
 ) -> bool:
-    """Whether y is one label of each row, of several; with rows enough to leave some out, and not too many to copy."""
-    if not isinstance(likelihood, Categorical | Bernoulli) or labels.size != len(labels):
+    """Return whether y is one class label for each row, of several classes, with enough rows and not too many."""
+    if classes is None:
         return False
-    enough = len(X) >= 2 * max(PARTS, members) and members * X.size <= ENTRIES
+    enough = len(X) >= 2 * max(FOLDS, members) and members * X.size <= MOST_ENTRIES
     return enough and bool((labels != labels[0]).any())

@@ -1,16 +1,15 @@
 r"""Generators for networks: g_θ with as many outputs as a network has weights.
 
-The posterior of a network is narrow in some weights and as wide as the prior in others, and its training starts at the
-network's own initialisation: `gpvi.fit` puts the generator's origin at a draw of it. So σ is learned for each weight
-from a small start, in the head as in the tail, and depends on z_head where that is affordable: on a 4-class problem it
-is worth 5 nats of ELBO to the pathwise gradient, and layers of 128 in place of 64 are worth 2 more (`gpvi run
-classification4`). (The functional one, whose kernel sees z_head alone, trains σ(z_head) badly, and does better with
-fewer latent coordinates: `method` gives it 16, a constant σ and layers of 64.)
+The posterior of a network is narrow in some weights and as wide as the prior in others, and training starts at the
+network's own initialisation, where `gpvi.fit` puts the generator's origin. So σ is learned for each weight, in the head
+and in the tail, from a small start. It depends on z_head if that is affordable: on a 4-class problem this gains 5 nats
+of ELBO with the pathwise gradient, and layers of 128 instead of 64 gain 2 more (`gpvi run classification4`). The
+functional gradient, whose kernel sees z_head only, trains σ(z_head) badly and does better with fewer latent
+coordinates: `method` gives it 16, a constant σ and layers of 64.
 
-The last layer of g holds nearly all parameters, d × width; from LARGE weights on it is two factors, W = U V of rank r,
-and d·r parameters are left. Such a layer, started as layers are, in ±r^{-1/2}, would put offsets several times as large
-as the network's own initialisation on every weight, so that it starts small. Nothing here needs more than
-vector-Jacobian products of g.
+The last layer of g holds nearly all parameters, d × width. From LARGE weights on it is factorised, W = U V of rank r,
+which leaves d·r parameters. With the usual initialisation, in ±r^{-1/2}, this layer would add offsets several times as
+large as the network's own initialisation; so it starts small. Only vector-Jacobian products of g are needed.
 """
 
 import dataclasses
@@ -22,11 +21,11 @@ from gpvi.specs import require_choice, require_count
 from gpvi.targets.target import Target
 
 LARGE = 20_000
-"""Weights from which the last layer of g is factorised, and σ no longer depends on z_head."""
+"""The number of weights from which the last layer of g is factorised, and σ does not depend on z_head."""
 DRAWS = 32
-"""Networks drawn in each step by the methods that draw anew: the data are few, and so is their noise."""
+"""The draws of a step, for small networks and methods that draw anew in each step."""
 GAIN = 0.05
-"""Of the factorised layer at the start."""
+"""The initial scale of the factorised layer."""
 
 
 def generator(
@@ -40,16 +39,43 @@ def generator(
     scale: float | None = None,
     scale_form: Literal["constant", "conditional"] | None = None,
 ) -> Triangular:
-    """A generator for a network of `dim` weights (and coordinates of the likelihood), or for a target of them.
+    """Return a generator specification that suits the posterior of a network.
 
     Parameters
     ----------
-    latent: k, the noise that g sees; up to 64 by default.
-    head: T of the first k coordinates, affine by default.
-    hidden, activation: of g; "gelu" below 20,000 weights, and "relu" above.
-    rank: of g's last layer; full below 20,000 weights, 16 or less above.
-    scale: σ at the start; 0.05, and 0.01 for large networks, whose layers sum more terms.
-    scale_form: "conditional", σ(z_head), below 20,000 weights, and "constant" above.
+    dim
+        The number of coordinates (weights and the likelihood's own parameters), or the target.
+    latent
+        k, the number of latent coordinates that g sees; up to 64 by default.
+    head
+        The map T of the first k coordinates.
+    hidden
+        The widths of the hidden layers of g.
+    activation
+        The activation of g; "gelu" below 20,000 weights and "relu" from there on by default.
+    rank
+        The rank of g's last layer; full below 20,000 weights, 16 or less from there on by default.
+    scale
+        The initial σ; 0.05, and 0.01 for large networks, whose layers sum more terms, by default.
+    scale_form
+        "conditional", σ(z_head), below 20,000 weights and "constant" from there on by default.
+
+    Returns
+    -------
+    gpvi.generators.Triangular
+        The specification.
+
+    Raises
+    ------
+    gpvi.errors.InputError
+        If `dim` is not an integer ≥ 1, or an option cannot be used.
+
+    Examples
+    --------
+    >>> gpvi.bnn.generator(184).latent
+    64
+    >>> gpvi.bnn.generator(61_706).rank
+    16
     """
     dim = _dim(dim)
     require_choice(head, ("affine", "spline"), "head")
@@ -75,9 +101,35 @@ def method(
     learning_rate: float | None = None,
     head: Literal["affine", "spline"] = "affine",
 ) -> GPVI:
-    """GPVI as it serves for a network of `dim` weights: `generator(dim)`, and fewer draws in each step as d grows.
+    """Return GPVI with options that suit the posterior of a network, for `gpvi.fit`.
 
-    100 networks up to 20,000 weights, then 2·10⁶/d of them, but at least 4. A target serves in place of its dim.
+    Parameters
+    ----------
+    dim
+        The number of coordinates (weights and the likelihood's own parameters), or the target.
+    gradient
+        The gradient of GPVI.
+    particles
+        The draws of a step; by default 100 up to 20,000 weights, then 2·10⁶/dim, and at least 4.
+    learning_rate
+        5e-3 below 20,000 weights and 1e-3 from there on by default.
+    head
+        As for `generator`.
+
+    Returns
+    -------
+    gpvi.GPVI
+        The method.
+
+    Raises
+    ------
+    gpvi.errors.InputError
+        If `dim` is not an integer ≥ 1, or an option cannot be used.
+
+    Examples
+    --------
+    >>> gpvi.bnn.method(184).particles, gpvi.bnn.method(10**6).particles
+    (100, 4)
     """
     dim = _dim(dim)
     large = dim >= LARGE
@@ -94,14 +146,15 @@ def method(
     )
 
 
-def small(dim: int, draws: int = DRAWS) -> GPVI:
-    """For the small networks of tabular data: few latent coordinates, and one small σ for each weight to start from.
+def default_gpvi(dim: int, draws: int = DRAWS) -> GPVI:
+    """Return the default method of `gpvi.bnn.fit`.
 
-    With σ(z_head) and 64 latent coordinates training stays in an optimum where noise explains what the network should.
+    For small networks it has few latent coordinates and a small constant σ for each weight. With σ(z_head) and 64
+    latent coordinates training stays in an optimum that attributes the signal to noise.
     """
     if dim >= LARGE:
         return method(dim)
-    few = generator(
+    small = generator(
         dim,
         latent=min(8, max(1, dim // 2)),
         hidden=(64, 64),
@@ -109,13 +162,11 @@ def small(dim: int, draws: int = DRAWS) -> GPVI:
         scale=0.01,
         scale_form="constant",
     )
-    return GPVI(generator=few, particles=draws, learning_rate=1e-2)
+    return GPVI(generator=small, particles=draws, learning_rate=1e-2)
 
 
-def _dim(given: int | Target) -> int:
-    if isinstance(given, Target):
-        return given.dim
-    require_count(
-        "dim", given, "Give the number of coordinates of the target, or the target itself."
-    )
-    return given
+def _dim(dim: int | Target) -> int:
+    if isinstance(dim, Target):
+        return dim.dim
+    require_count("dim", dim, "Give the number of coordinates of the target, or the target itself.")
+    return dim

@@ -1,10 +1,12 @@
-r"""Likelihoods: p(y | outputs of the network), one datum at a time.
+r"""Likelihoods: p(y | outputs of the network).
 
-y has m columns, (b, m), for everything but `Categorical`, whose y are labels, (b,). A likelihood may have coordinates
-of its own (log σ of a Gaussian), appended to the weights: they are drawn, with a prior, like any weight.
+`Likelihood` is the base class, for those below and for your own. y has m columns, (b, m), for every likelihood but
+`Categorical`, whose y are labels, (b,). A likelihood may have parameters of its own (log σ of a Gaussian). They are
+appended to the weights, have a prior, and are inferred together with the weights.
 """
 
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -21,94 +23,62 @@ Outputs = Float[Array, "b o"]
 Extra = Float[Array, " e"]
 
 
-@runtime_checkable
-class Likelihood(Protocol):
-    """The contract of every likelihood: all that a class of your own must have.
+class Likelihood(ABC):
+    """Base class of likelihoods; inherit from it, or from a likelihood that is close, to write your own.
 
-    The class must be hashable, as a frozen dataclass of numbers is; it is least work to inherit from one that is
-    there, `bnn.Gaussian` say, and to replace what differs. Methods that compute take arrays of JAX, are traced, and
-    see all columns of b data and one network at a time: `outputs`, (b, o), and `extra`, (e,), the likelihood's own
-    coordinates, as many as it has names.
+    A subclass must define `log_prob` and `moments`. `sample` and `cdf` are needed for samples and quantiles of y;
+    everything else has a default. Decorate the class with `gpvi.specs.spec`: it becomes a frozen dataclass that can be
+    hashed, compared, and saved with the predictions.
+
+    `log_prob`, `moments`, `sample`, `cdf` and `entropy` are traced by JAX. They see one network and b rows at a time:
+    `outputs` is (b, o), and `extra`, (e,), holds the likelihood's own parameters, one for each name in `extra(o)`.
+
+    Attributes
+    ----------
+    discrete
+        Whether y takes integer values only; its quantiles are then integers. False by default.
+    classifies
+        Whether y is a class: predictions then have an entropy, and no quantiles. False by default.
+
+    Examples
+    --------
+    >>> @gpvi.specs.spec
+    ... class Exponential(gpvi.bnn.Likelihood):
+    ...     def log_prob(self, outputs, extra, y):
+    ...         return (outputs - y * jnp.exp(outputs)).sum(1)
+    ...
+    ...     def moments(self, outputs, extra):
+    ...         return jnp.exp(-outputs), jnp.exp(-2 * outputs)
+    >>> network, X = gpvi.bnn.mlp((2, 4, 1)), np.ones((10, 2))
+    >>> gpvi.bnn.target(network, Exponential(), "fan-in", X, np.ones(10)).dim
+    17
     """
-
-    discrete: ClassVar[bool]
-    """Whether y takes whole values only; quantiles are then whole."""
-    classifies: ClassVar[bool]
-    """Whether y is a class: predictions then have an entropy, by the last two methods, and no quantiles."""
-
-    def columns(self, outputs: int) -> int:
-        """m, the columns of y for o outputs of the network."""
-        ...
-
-    def extra(self, outputs: int) -> tuple[str, ...]:
-        """The names of the e coordinates that are not weights, () where there are none."""
-        ...
-
-    def start(self, outputs: int) -> Extra:
-        """Where those coordinates start, (e,)."""
-        ...
-
-    def log_prior(self, extra: Extra) -> Scalar:
-        """Their log-density, a scalar; 0 where there are none."""
-        ...
-
-    def prepare(self, y: Any, outputs: int) -> np.ndarray:
-        """y as the user gave it, checked, and as an array with n rows that `log_prob` takes; (n, m) as a rule."""
-        ...
-
-    def log_prob(self, outputs: Outputs, extra: Extra, y: Array) -> Float[Array, " b"]:
-        """log p(y | outputs) of each datum, (b,): summed over columns, not over data; y is b rows of `prepare`."""
-        ...
-
-    def moments(self, outputs: Outputs, extra: Extra) -> tuple[Array, Array]:
-        """Mean and variance of y, (b, m) each; of the indicators for classes, (b, C)."""
-        ...
-
-    def sample(self, outputs: Outputs, extra: Extra, *, key: PRNGKeyArray) -> Array:
-        """One y for each datum, (b, m), or labels, (b,)."""
-        ...
-
-    def cdf(self, outputs: Outputs, extra: Extra, y: Array) -> Array:
-        """P(Y ≤ y), column by column, for quantiles: y, (…, b, m), has further axes in front, and so has the result."""
-        ...
-
-    def entropy(self, outputs: Outputs) -> Float[Array, " b"]:
-        """The entropy of y given these outputs, (b,); asked where `classifies`."""
-        ...
-
-    def mixture_entropy(self, mean: Array) -> Float[Array, " b"]:
-        """The entropy of y whose mean, as of `moments`, is averaged over networks, (b,); asked where `classifies`."""
-        ...
-
-
-class _Plain:
-    """What holds for most: one output for each column, and no coordinates of its own."""
 
     discrete: ClassVar[bool] = False
     classifies: ClassVar[bool] = False
 
-    def columns(self, outputs: int) -> int:
-        """One for each output."""
-        return outputs
+    @abstractmethod
+    def log_prob(self, outputs: Outputs, extra: Extra, y: Array) -> Float[Array, " b"]:
+        """Return log p(y | outputs) of each row, (b,): summed over columns, not over rows.
 
-    def extra(self, outputs: int) -> tuple[str, ...]:
-        """None."""
-        return ()
+        `y` holds b rows of what `prepare` returns.
+        """
 
-    def start(self, outputs: int) -> Extra:
-        """Empty, or log-scales."""
-        return jnp.zeros(0)
+    @abstractmethod
+    def moments(self, outputs: Outputs, extra: Extra) -> tuple[Array, Array]:
+        """Return the mean and variance of y, (b, m) each; for classes those of their indicators, (b, C)."""
 
-    def log_prior(self, extra: Extra) -> Scalar:
-        """Nothing to say."""
-        return jnp.zeros((), extra.dtype)
-
-    def prepare(self, y: Any, outputs: int) -> np.ndarray:
-        """Real numbers, (n, m)."""
-        return _columns(y, self.columns(outputs), type(self).__name__)
+    def sample(self, outputs: Outputs, extra: Extra, *, key: PRNGKeyArray) -> Array:
+        """Draw one y for each row, (b, m), or labels, (b,). Needed by `Predictive.sample`."""
+        raise NotAvailableError(
+            f"{type(self).__name__} has no sample, so y cannot be drawn. Define sample(outputs, extra, *, key)."
+        )
 
     def cdf(self, outputs: Outputs, extra: Extra, y: Array) -> Array:
-        """P(Y ≤ y)."""
+        """Return P(Y ≤ y) for each column. Needed by quantiles and intervals.
+
+        `y` is (…, b, m), with further axes in front, and so is the result.
+        """
         name = type(self).__name__
         if self.classifies:
             raise NotAvailableError(
@@ -116,26 +86,85 @@ class _Plain:
                 "probabilities, Predictive.predict(…).mean."
             )
         raise NotAvailableError(
-            f"{name} has no cdf, so there are no quantiles or intervals. Give it one, cdf(outputs, extra, y) → "
-            "P(Y ≤ y), or take quantiles of Predictive.sample(…)."
+            f"{name} has no cdf, so there are no quantiles or intervals. Define cdf(outputs, extra, y) → P(Y ≤ y), or "
+            "take quantiles of Predictive.sample(…)."
         )
 
-    def entropy(self, outputs: Outputs) -> Float[Array, " b"]:
-        """Of y given the outputs."""
-        raise NotAvailableError(
-            f"the predictive entropy of {type(self).__name__} has no closed form. Use the variance and its split."
-        )
+    def columns(self, outputs: int) -> int:
+        """Return m, the number of columns of y for o outputs of the network; o by default."""
+        return outputs
 
-    def mixture_entropy(self, mean: Array) -> Float[Array, " b"]:
-        """Of y averaged over networks."""
-        raise NotAvailableError(
-            f"the predictive entropy of {type(self).__name__} has no closed form. Use the variance and its split."
-        )
+    def classes(self, outputs: int) -> int | None:
+        """Return the number of classes if each row of y is one class label; None, the default, otherwise.
+
+        Labels are 0 … C − 1. Only with a number can class probabilities be temperature-scaled.
+        """
+        return None
+
+    def extra(self, outputs: int) -> tuple[str, ...]:
+        """Return the names of the e parameters that are not weights; none by default."""
+        return ()
+
+    def start(self, outputs: int) -> Extra:
+        """Return where training starts those parameters, (e,); at zero by default."""
+        return jnp.zeros(len(self.extra(outputs)))
+
+    def log_prior(self, extra: Extra) -> Scalar:
+        """Return the log prior density of those parameters, a scalar; 0 by default."""
+        return jnp.zeros((), extra.dtype)
+
+    def prepare(self, y: Any, outputs: int) -> np.ndarray:
+        """Check y as the user passed it, and return the array, with n rows, that `log_prob` takes.
+
+        By default real numbers, (n, m).
+        """
+        return _as_columns(y, self.columns(outputs), type(self).__name__)
+
+    def entropy(self, mean: Array) -> Float[Array, " b"]:
+        """Return the entropy of y in nats, (b,), given the mean that `moments` defines. Needed if `classifies`.
+
+        It is called with the mean of a single network and with the average over networks. By default `mean` holds the
+        probabilities of all classes, (b, C).
+        """
+        if not self.classifies:
+            raise NotAvailableError(
+                f"the predictive entropy of {type(self).__name__} has no closed form. Use the variance and its parts."
+            )
+        return -xlogy(mean, mean).sum(1)
+
+
+class NoisePrior(ABC):
+    """Base class of priors of the noise σ of `Gaussian`; inherit from it, and use `gpvi.specs.spec`.
+
+    Examples
+    --------
+    >>> @gpvi.specs.spec
+    ... class Exponential(gpvi.bnn.NoisePrior):
+    ...     def log_prob(self, log_noise):
+    ...         return (log_noise - jnp.exp(log_noise)).sum()
+    >>> gpvi.bnn.Gaussian(noise=Exponential()).extra(1)
+    ('log_noise[0]',)
+    """
+
+    @abstractmethod
+    def log_prob(self, log_noise: Extra) -> Scalar:
+        """Return the log-density of log σ (which is that of σ, times σ), summed over columns of y."""
 
 
 @spec
-class HalfCauchy:
-    """σ ~ half-Cauchy(scale): heavy-tailed, weakly informative (Gelman 2006)."""
+class HalfCauchy(NoisePrior):
+    """Prior σ ~ half-Cauchy(scale): weakly informative, with heavy tails (Gelman 2006).
+
+    Parameters
+    ----------
+    scale
+        The median of σ, for standardised y.
+
+    Examples
+    --------
+    >>> gpvi.bnn.Gaussian(noise=gpvi.bnn.HalfCauchy(0.5))
+    Gaussian(noise=HalfCauchy(scale=0.5), start_noise=0.3)
+    """
 
     scale: float = 1.0
 
@@ -143,14 +172,26 @@ class HalfCauchy:
         require_positive("scale of the noise prior", self.scale, "Try 1.0 for standardised data.")
 
     def log_prob(self, log_noise: Extra) -> Scalar:
-        """The density of log σ: that of σ times σ."""
         log_ratio = log_noise - jnp.log(self.scale)
         return (jnp.log(2 / jnp.pi) + log_ratio - jnp.logaddexp(0.0, 2 * log_ratio)).sum()
 
 
 @spec
-class LogNormal:
-    """log σ ~ N(log median, spread²)."""
+class LogNormal(NoisePrior):
+    """Prior log σ ~ N(log median, spread²).
+
+    Parameters
+    ----------
+    median
+        The median of σ, for standardised y.
+    spread
+        The standard deviation of log σ.
+
+    Examples
+    --------
+    >>> gpvi.bnn.Gaussian(noise=gpvi.bnn.LogNormal(0.1, 0.5))
+    Gaussian(noise=LogNormal(median=0.1, spread=0.5), start_noise=0.3)
+    """
 
     median: float = 0.3
     spread: float = 1.0
@@ -160,32 +201,44 @@ class LogNormal:
         require_positive("spread of the noise prior", self.spread, "Try 1.0.")
 
     def log_prob(self, log_noise: Extra) -> Scalar:
-        """The density of log σ."""
         return stats.norm.logpdf(log_noise, jnp.log(self.median), self.spread).sum()
 
 
 @spec
-class Flat:
-    """p(σ) ∝ 1/σ, flat in log σ; improper where a network can fit the data without error."""
+class Flat(NoisePrior):
+    """Prior p(σ) ∝ 1/σ, flat in log σ. The posterior is improper if the network can fit the data without error.
+
+    Examples
+    --------
+    >>> gpvi.bnn.Gaussian(noise=gpvi.bnn.Flat())
+    Gaussian(noise=Flat(), start_noise=0.3)
+    """
 
     def log_prob(self, log_noise: Extra) -> Scalar:
-        """Constant."""
         return jnp.zeros((), log_noise.dtype)
 
 
-NoisePrior = HalfCauchy | LogNormal | Flat
-_NOISE = {"learned": HalfCauchy, "sampled": LogNormal}
+_NOISE_PRIORS = {"learned": HalfCauchy, "sampled": LogNormal}
 
 
 @spec
-class Gaussian(_Plain):
-    """y ~ N(output, σ²).
+class Gaussian(Likelihood):
+    """y ~ N(output, σ²), column by column.
 
     Parameters
     ----------
-    noise: σ, fixed; or its prior, and then log σ of each column is a coordinate beside the weights. "learned" is
-        `HalfCauchy()`, which lets the data decide, and "sampled" is `LogNormal()`, for standardised y.
-    start_noise: where σ starts if it is not fixed.
+    noise
+        σ, if it is known. Otherwise its prior: log σ of each column is then inferred together with the weights.
+        "learned" is `HalfCauchy()`, "sampled" is `LogNormal()`, both for standardised y.
+    start_noise
+        Where training starts σ, if it is inferred.
+
+    Examples
+    --------
+    >>> gpvi.bnn.Gaussian(noise=0.1).extra(2)
+    ()
+    >>> gpvi.bnn.Gaussian().extra(2)
+    ('log_noise[0]', 'log_noise[1]')
     """
 
     noise: float | str | NoisePrior = "learned"
@@ -201,46 +254,52 @@ class Gaussian(_Plain):
     def _prior(self) -> NoisePrior | None:
         if isinstance(self.noise, int | float):
             return None
-        return resolve(self.noise, _NOISE, "noise", NoisePrior | float)
+        return resolve(self.noise, _NOISE_PRIORS, "noise", NoisePrior | float)
 
     def _noise(self, extra: Extra) -> Array:
         return jnp.asarray(self.noise) if isinstance(self.noise, int | float) else jnp.exp(extra)
 
     def extra(self, outputs: int) -> tuple[str, ...]:
-        """log σ of each column, unless it is fixed."""
         if self._prior() is None:
             return ()
         return tuple(f"log_noise[{column}]" for column in range(outputs))
 
     def start(self, outputs: int) -> Extra:
-        """log of `start_noise`."""
         return jnp.full(len(self.extra(outputs)), jnp.log(self.start_noise))
 
     def log_prior(self, extra: Extra) -> Scalar:
-        """That of log σ."""
         prior = self._prior()
         return jnp.zeros((), extra.dtype) if prior is None else prior.log_prob(extra)
 
     def log_prob(self, outputs: Outputs, extra: Extra, y: Float[Array, "b m"]):
-        """Summed over columns."""
         return stats.norm.logpdf(y, outputs, self._noise(extra)).sum(1)
 
     def moments(self, outputs: Outputs, extra: Extra):
-        """output and σ²."""
         return outputs, jnp.broadcast_to(self._noise(extra) ** 2, outputs.shape)
 
     def sample(self, outputs: Outputs, extra: Extra, *, key: PRNGKeyArray):
-        """output + σε."""
         return outputs + self._noise(extra) * jax.random.normal(key, outputs.shape, outputs.dtype)
 
     def cdf(self, outputs: Outputs, extra: Extra, y: Array):
-        """Φ((y − output)/σ)."""
         return stats.norm.cdf(y, outputs, self._noise(extra))
 
 
 @spec
-class Heteroscedastic(_Plain):
-    """y ~ N(mean, σ²), both outputs of the network: the first half is the mean, σ = floor + softplus(the second)."""
+class Heteroscedastic(Likelihood):
+    """y ~ N(mean, σ²) with noise that depends on x: the network has two outputs for each column of y.
+
+    The first half of the outputs are the means; σ = floor + softplus(the second half).
+
+    Parameters
+    ----------
+    floor
+        The least σ.
+
+    Examples
+    --------
+    >>> gpvi.bnn.Heteroscedastic().columns(outputs=4)
+    2
+    """
 
     floor: float = 1e-3
 
@@ -248,49 +307,52 @@ class Heteroscedastic(_Plain):
         require_positive("floor of σ", self.floor, "It keeps σ from vanishing: try 1e-3.")
 
     def columns(self, outputs: int) -> int:
-        """Half the outputs."""
         if outputs % 2:
             raise InputError(
                 f"Heteroscedastic needs a mean and a scale for each column of y, but the network has {outputs} outputs."
             )
         return outputs // 2
 
-    def _split(self, outputs: Outputs) -> tuple[Array, Array]:
+    def _mean_and_noise(self, outputs: Outputs) -> tuple[Array, Array]:
         mean, raw = jnp.split(outputs, 2, 1)
         return mean, self.floor + jax.nn.softplus(raw)
 
     def log_prob(self, outputs: Outputs, extra: Extra, y: Float[Array, "b m"]):
-        """Summed over columns."""
-        return stats.norm.logpdf(y, *self._split(outputs)).sum(1)
+        return stats.norm.logpdf(y, *self._mean_and_noise(outputs)).sum(1)
 
     def moments(self, outputs: Outputs, extra: Extra):
-        """mean and σ²."""
-        mean, noise = self._split(outputs)
+        mean, noise = self._mean_and_noise(outputs)
         return mean, noise**2
 
     def sample(self, outputs: Outputs, extra: Extra, *, key: PRNGKeyArray):
-        """mean + σε."""
-        mean, noise = self._split(outputs)
+        mean, noise = self._mean_and_noise(outputs)
         return mean + noise * jax.random.normal(key, mean.shape, mean.dtype)
 
     def cdf(self, outputs: Outputs, extra: Extra, y: Array):
-        """Φ((y − mean)/σ)."""
-        return stats.norm.cdf(y, *self._split(outputs))
+        return stats.norm.cdf(y, *self._mean_and_noise(outputs))
 
 
 @spec
-class Categorical(_Plain):
-    """y is one of C classes, 0…C−1, with probabilities softmax(outputs)."""
+class Categorical(Likelihood):
+    """y is one of C classes, labelled 0 … C − 1, with probabilities softmax(outputs).
+
+    Examples
+    --------
+    >>> mean, variance = gpvi.bnn.Categorical().moments(jnp.zeros((1, 4)), jnp.zeros(0))
+    >>> mean[0].tolist()
+    [0.25, 0.25, 0.25, 0.25]
+    """
 
     discrete: ClassVar[bool] = True
     classifies: ClassVar[bool] = True
 
     def columns(self, outputs: int) -> int:
-        """One: a label. Its mean and variance are those of the C indicators."""
         return 1
 
+    def classes(self, outputs: int) -> int:
+        return outputs
+
     def prepare(self, y: Any, outputs: int) -> np.ndarray:
-        """Whole numbers 0…C−1, (n,)."""
         labels = as_array(y, "y")
         if labels.ndim == 2 and labels.shape[1] == 1:
             labels = labels[:, 0]
@@ -302,87 +364,82 @@ class Categorical(_Plain):
             raise InputError(
                 "Categorical needs one output for each class, at least two. For one output use Bernoulli()."
             )
-        return _whole(labels, "Categorical", top=outputs - 1).astype(np.int32)
+        return _as_integers(labels, "Categorical", most=outputs - 1).astype(np.int32)
 
     def log_prob(self, outputs: Outputs, extra: Extra, y: Int[Array, " b"]):
-        """log softmax at the label."""
         return jnp.take_along_axis(jax.nn.log_softmax(outputs), y[:, None], 1)[:, 0]
 
     def moments(self, outputs: Outputs, extra: Extra):
-        """Probabilities p and p(1 − p)."""
         p = jax.nn.softmax(outputs)
         return p, p * (1 - p)
 
     def sample(self, outputs: Outputs, extra: Extra, *, key: PRNGKeyArray):
-        """Labels."""
         return jax.random.categorical(key, outputs)
-
-    def entropy(self, outputs: Outputs):
-        """−Σ p log p."""
-        return self.mixture_entropy(jax.nn.softmax(outputs))
-
-    def mixture_entropy(self, mean: Float[Array, "b o"]):
-        """−Σ p log p."""
-        return -xlogy(mean, mean).sum(1)
 
 
 @spec
-class Bernoulli(_Plain):
-    """y ∈ {0, 1} with probability sigmoid(output), column by column."""
+class Bernoulli(Likelihood):
+    """y is 0 or 1, and 1 with probability sigmoid(output), column by column.
+
+    The predictive entropy is summed over columns. For several columns it is an upper bound of their joint entropy.
+
+    Examples
+    --------
+    >>> mean, variance = gpvi.bnn.Bernoulli().moments(jnp.zeros((1, 1)), jnp.zeros(0))
+    >>> mean.item(), variance.item()
+    (0.5, 0.25)
+    """
 
     discrete: ClassVar[bool] = True
     classifies: ClassVar[bool] = True
 
+    def classes(self, outputs: int) -> int | None:
+        return 2 if outputs == 1 else None
+
     def prepare(self, y: Any, outputs: int) -> np.ndarray:
-        """Zeros and ones, (n, m)."""
-        return _whole(_columns(y, outputs, "Bernoulli"), "Bernoulli", top=1)
+        return _as_integers(_as_columns(y, outputs, "Bernoulli"), "Bernoulli", most=1)
 
     def log_prob(self, outputs: Outputs, extra: Extra, y: Float[Array, "b m"]):
-        """Summed over columns."""
         return (y * outputs - jax.nn.softplus(outputs)).sum(1)
 
     def moments(self, outputs: Outputs, extra: Extra):
-        """p and p(1 − p)."""
         p = jax.nn.sigmoid(outputs)
         return p, p * (1 - p)
 
     def sample(self, outputs: Outputs, extra: Extra, *, key: PRNGKeyArray):
-        """Zeros and ones."""
         return jax.random.bernoulli(key, jax.nn.sigmoid(outputs)).astype(outputs.dtype)
 
-    def entropy(self, outputs: Outputs):
-        """Summed over columns, which are independent given the network."""
-        return self.mixture_entropy(jax.nn.sigmoid(outputs))
-
-    def mixture_entropy(self, mean: Float[Array, "b m"]):
-        """Summed over columns: of their joint only an upper bound where there are several."""
+    def entropy(self, mean: Float[Array, "b m"]):
         return -(xlogy(mean, mean) + xlogy(1 - mean, 1 - mean)).sum(1)
 
 
 @spec
-class Poisson(_Plain):
-    """y ∈ {0, 1, 2, …} with rate exp(output)."""
+class Poisson(Likelihood):
+    """y is a count, 0, 1, 2, …, with rate exp(output), column by column.
+
+    Examples
+    --------
+    >>> mean, variance = gpvi.bnn.Poisson().moments(jnp.zeros((1, 1)), jnp.zeros(0))
+    >>> mean.item(), variance.item()
+    (1.0, 1.0)
+    """
 
     discrete: ClassVar[bool] = True
 
     def prepare(self, y: Any, outputs: int) -> np.ndarray:
-        """Counts, (n, m)."""
-        return _whole(_columns(y, outputs, "Poisson"), "Poisson", top=None)
+        return _as_integers(_as_columns(y, outputs, "Poisson"), "Poisson", most=None)
 
     def log_prob(self, outputs: Outputs, extra: Extra, y: Float[Array, "b m"]):
-        """Summed over columns."""
         return (y * outputs - jnp.exp(outputs) - jax.lax.lgamma(y + 1)).sum(1)
 
     def moments(self, outputs: Outputs, extra: Extra):
-        """The rate is both."""
         return jnp.exp(outputs), jnp.exp(outputs)
 
     def sample(self, outputs: Outputs, extra: Extra, *, key: PRNGKeyArray):
-        """Counts."""
         return jax.random.poisson(key, jnp.exp(outputs)).astype(outputs.dtype)
 
     def cdf(self, outputs: Outputs, extra: Extra, y: Array):
-        """Q(⌊y⌋ + 1, rate); 0 below zero."""
+        """Return Q(⌊y⌋ + 1, rate), the regularised upper incomplete gamma function; 0 below zero."""
         count = jnp.maximum(jnp.floor(y), 0.0)
         return jnp.where(y < 0, 0.0, gammaincc(count + 1, jnp.exp(outputs)))
 
@@ -397,12 +454,12 @@ _SHORTHANDS = {
 
 
 def as_likelihood(value: Any) -> Likelihood:
-    """A likelihood from itself or its shorthand, its name in lower case."""
+    """Return a likelihood, given itself or its class name in lower case."""
     return resolve(value, _SHORTHANDS, "likelihood", Likelihood)
 
 
-def _columns(y: Any, columns: int, kind: str) -> np.ndarray:
-    """y as finite numbers of shape (n, columns)."""
+def _as_columns(y: Any, columns: int, kind: str) -> np.ndarray:
+    """Return y as finite numbers of shape (n, columns)."""
     values = as_numbers(y, "y").astype(np.float64)
     values = values[:, None] if values.ndim == 1 else values
     if values.ndim != 2 or values.shape[1] != columns:
@@ -414,15 +471,15 @@ def _columns(y: Any, columns: int, kind: str) -> np.ndarray:
     return values
 
 
-def _whole(values: np.ndarray, kind: str, top: int | None) -> np.ndarray:
-    """Refuse what is not a whole number in 0…top."""
+def _as_integers(values: np.ndarray, kind: str, most: int | None) -> np.ndarray:
+    """Return the values, unless one is not an integer from 0 to `most`."""
     if not np.issubdtype(values.dtype, np.number) and values.dtype != bool:
         raise InputError(f"y holds {values.dtype}; {kind} needs whole numbers.")
     bad = ~np.isfinite(values) | (values < 0) | (values != np.floor(values))
-    bad |= False if top is None else values > top
+    bad |= False if most is None else values > most
     if bad.any():
         where = tuple(np.argwhere(bad)[0])
-        limits = "≥ 0" if top is None else f"from 0 to {top}"
+        limits = "≥ 0" if most is None else f"from 0 to {most}"
         raise InputError(
             f"y holds {values[where]} in row {int(where[0])}; {kind} with this network needs whole numbers {limits}."
         )

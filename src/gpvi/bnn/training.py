@@ -1,13 +1,13 @@
-r"""Posteriors over networks that predict well: fitted networks to start from, noise held low, several members.
+r"""Train posteriors over networks that predict well: `gpvi.bnn.fit`, and what the estimators share with it.
 
-One generator from a random network holds one mode, and may settle where noise explains what the network should (see
-`gpvi.bnn._starts`). So, unless another method is asked for,
+One generator that starts at a random network covers one mode, and may attribute the signal to noise (see
+`gpvi.bnn._map_networks`). So, unless another method is asked for:
 
-1. each of `MEMBERS` networks climbs log p(y | w) + log p(w) first;
-2. a generator is trained from each, side by side, for half of the steps with the noise held low, or, where y is a
-   class, with a part of the data left out that is another one for each (see `gpvi.bnn._cross_fitting`);
-3. they go on with the noise free and all data, and predict as their even mixture, classes to the power that suits the
-   labels that were left out.
+1. each of `MEMBERS` networks maximises log p(y | w) + log p(w);
+2. a generator is trained from each, side by side, for half of the steps: with the noise kept low, or, if y is a class,
+   with one fold of the data held out for each member (see `gpvi.bnn._cross_fitting`);
+3. training continues with the noise free and all data. The members predict as an equally weighted mixture, whose class
+   probabilities are temperature-scaled as suits the held-out labels.
 """
 
 import dataclasses
@@ -23,15 +23,15 @@ from jax.sharding import Mesh
 from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray
 
 from gpvi.bnn._checkpoints import Stages
-from gpvi.bnn._cross_fitting import Crossing, can_cross
-from gpvi.bnn._starts import fitted_networks, held
-from gpvi.bnn.generators import DRAWS, LARGE, generator, small
+from gpvi.bnn._cross_fitting import CrossFitting, can_cross_fit
+from gpvi.bnn._map_networks import map_networks, with_low_noise
+from gpvi.bnn.generators import DRAWS, LARGE, default_gpvi, generator
 from gpvi.bnn.likelihoods import Gaussian, Heteroscedastic, Likelihood, as_likelihood
 from gpvi.bnn.model import checked_inputs, require_network, target
 from gpvi.bnn.networks.network import Network
 from gpvi.bnn.prediction.predictive import Predictive
 from gpvi.bnn.priors import FanIn, Prior, Sparse
-from gpvi.bnn.standardisation import other_units
+from gpvi.bnn.standardisation import standardisation_advice
 from gpvi.errors import NotAvailableError, TrainingWarning, warn
 from gpvi.methods import GPVI, METHODS, Method
 from gpvi.posterior.posterior import Posterior
@@ -54,16 +54,19 @@ from gpvi.training.fit import fit_seeds
 BATCH = 128
 """batch_size="auto"."""
 CHEAP = 4_000
-"""Weights of a network beyond which a step has no more draws for few data than for many."""
+"""The number of weights up to which small data sets get more draws per step."""
 MEMBERS, MEMBER_DRAWS = 5, 8
-"""members="auto" of GPVI, and the draws of each in a step; where the data do not fill a batch, more, up to `DRAWS`."""
-CRITIC_STEPS, CRITIC_PACE = 10, 1e-3
-"""Steps of the critic to one of the generator it moves, and the generator's learning rate. With one step and 3e-3 the
-critic still points where the networks were when they have passed the optimum, and sends them away. Here scores leap
-from batch to batch: a critic in units of their size ends too wide, or does not find a line (R² −53,000, 0.76 and 0.94
+"""members="auto" of GPVI, and the draws of each in a step; more, up to `DRAWS`, if the data do not fill a batch."""
+CRITIC_STEPS, CRITIC_LEARNING_RATE = 10, 1e-3
+"""Critic steps per generator step, and the generator's learning rate. With one step and 3e-3 the critic lags behind: it
+still points where the networks were when they have passed the optimum, and drives them away. Scores vary strongly from
+batch to batch here: a critic in units of their size ends too wide, or does not find a line (R² −53,000, 0.76 and 0.94
 where this one has 0.95, 0.94 and 0.96)."""
-CLIMB = 5
-"""GPVI starts at networks that climbed for a fifth of its steps (see `gpvi.bnn._starts`)."""
+MAP_SHARE = 5
+"""MAP networks are trained for a fifth of the steps of GPVI."""
+LOW_NOISE_STAGE, HELD_OUT_STAGE, FINAL_STAGE = "held", "crossed", "free"
+"""The directories of a checkpoint that keep the first half of training (noise kept low, or a fold held out) and the
+second. Renaming them would make older checkpoints start again."""
 
 
 def fit(
@@ -86,45 +89,86 @@ def fit(
     every: int | None = None,
     mesh: Mesh | int | None = None,
 ) -> Predictive:
-    """The predictive distribution of a network of your own, trained as the scikit-learn estimators train theirs.
+    """Train a network of your own as the scikit-learn estimators train theirs.
 
     Parameters
     ----------
-    network, likelihood, X, y, temperature, dtype: as for `gpvi.bnn.target`. Priors and starts are made for inputs and
-        outputs of mean 0 and standard deviation 1: standardise both.
-    prior: "auto" is `Sparse()` for methods that draw as many networks as they like, `FanIn(2, 2)` for Markov chains,
-        and `FanIn()` for methods of a few particles.
-    method: "gpvi", another method by its name ("nuts", "mfvi", "ensemble", …), or an object with its options.
-    members: posteriors trained side by side from different starts, which predict as their mixture. "auto" is 5 for
-        "gpvi", and 1 for any other method, from 20,000 weights on, and without hidden layers.
-    steps: of training; the method's own number by default.
-    batch_size: data in each step; "auto" is 128, or all for methods that need all. None is all.
-    sharpness: the exponent of the predicted probabilities of classes, see `gpvi.bnn.sharpened`; 1 leaves them as the
-        networks' average has them. "auto" lets labels decide that members of "gpvi" do not see in the first half of
-        their steps, and is 1 for any other method, from 20,000 weights on, without hidden layers, and for few data.
-    checkpoint, every: a directory that keeps the run, and the steps between two saves, as for `gpvi.fit`: the same call
-        goes on from there, bit for bit as if it had never stopped, and a finished run trains nothing. Of "gpvi" the
-        directory holds the networks that were fitted first, and the stages of training in `held` or `crossed` and
-        in `free`; fitting those networks is not saved half-way. Ctrl-C returns what there is, in whichever stage.
-    mesh: the devices to train on, as for `gpvi.fit`; several members share them out, as many as divide their number.
+    network, likelihood, X, y, temperature, dtype
+        As for `gpvi.bnn.target`. Nothing is standardised for you, and priors and starting points assume inputs and
+        outputs with mean 0 and standard deviation 1.
+    key
+        A JAX key.
+    prior
+        As for `gpvi.bnn.target`. "auto" is `Sparse()` for methods that draw as many networks as they like,
+        `FanIn(2.0, 2.0)` for Markov chains, and `FanIn()` for methods with a few particles.
+    method
+        "gpvi", another method by its name ("nuts", "mfvi", "ensemble", …), or an object such as `gpvi.SVGD()`.
+    members
+        The number of posteriors, which are trained side by side from different starting points and predict as an
+        equally weighted mixture. "auto" is 5 for "gpvi", and 1 for any other method, from 20,000 weights on, and
+        without hidden layers.
+    steps
+        The steps of training; the method's own number by default.
+    batch_size
+        The rows of a step. "auto" is 128, or all for methods that need all; None is all.
+    sharpness
+        Temperature scaling of class probabilities (Guo et al. 2017): the inverse temperature, see
+        `gpvi.bnn.temperature_scaled`. 1 leaves the average over networks as it is. "auto" finds it by cross-fitting:
+        each member of "gpvi" skips one fold of the data during the first half of training, and predicts its labels. It
+        is 1 for any other method, from 20,000 weights on, without hidden layers, and for fewer than ten rows.
+    progress
+        Whether to show a progress bar, or a meter.
+    checkpoint, every
+        A directory that keeps the run, and the number of steps between two saves, as for `gpvi.fit`. The same call
+        resumes, bit for bit as if it had never stopped; a finished run trains nothing. With "gpvi" the directory holds
+        the MAP networks, the first half of training in `held` or `crossed`, and the second half in `free`. A run that
+        is interrupted while MAP networks are trained starts again. Ctrl-C returns what there is.
+    mesh
+        The devices to train on, as for `gpvi.fit`. Several members share them, as many as divide their number.
 
-    The posteriors themselves are the `members` of what is returned.
+    Returns
+    -------
+    Predictive
+        The predictive distribution; its `members` are the posteriors.
+
+    Raises
+    ------
+    gpvi.errors.InputError
+        If an argument cannot be used; raised before anything is compiled.
+    gpvi.errors.NotAvailableError
+        If X or y is a `gpvi.Stream`.
+
+    Examples
+    --------
+    >>> X = np.linspace(-1, 1, 20)[:, None]
+    >>> predictive = gpvi.bnn.fit(
+    ...     gpvi.bnn.mlp((1, 4, 1), "tanh"),
+    ...     "gaussian",
+    ...     X,
+    ...     X,
+    ...     key=key,
+    ...     method="svgd",
+    ...     steps=50,
+    ...     progress=False,
+    ... )
+    >>> len(predictive.members), predictive.predict(X, key=key).mean.shape
+    (1, (20, 1))
     """
     require_network(network)
     require_key(key)
     check_watching((), checkpoint, every)
     if isinstance(X, Stream) or isinstance(y, Stream):
         raise NotAvailableError(
-            "gpvi.bnn.fit fits networks first, with all data in memory, and these are streamed. Use gpvi.fit("
+            "gpvi.bnn.fit trains MAP networks first, with all data in memory, and these are streamed. Use gpvi.fit("
             "gpvi.bnn.target(…), gpvi.bnn.method(dim), batch_size=…), and gpvi.bnn.Predictive of what it returns."
         )
     likelihood, inputs = as_likelihood(likelihood), checked_inputs(X, network)
     outputs = likelihood.prepare(y, network.outputs(inputs))
     if np.issubdtype(inputs.dtype, np.floating):
-        _warn_of_units(inputs, "X")
+        _warn_unless_standardised(inputs, "X")
     if isinstance(likelihood, Gaussian | Heteroscedastic):
-        _warn_of_units(outputs, "y")
-    found = trained(
+        _warn_unless_standardised(outputs, "y")
+    trained = train_members(
         network,
         likelihood,
         inputs,
@@ -142,17 +186,17 @@ def fit(
         stages=Stages(checkpoint, every),
         mesh=mesh,
     )
-    return Predictive(found.posteriors, network, likelihood, sharpness=found.sharpness)
+    return Predictive(trained.posteriors, network, likelihood, sharpness=trained.sharpness)
 
 
-class Trained(NamedTuple):
-    """The posteriors of all members, and the exponent of the classes' probabilities that their mixture predicts."""
+class TrainedMembers(NamedTuple):
+    """The posteriors of all members, and the sharpness of the class probabilities that their mixture predicts."""
 
     posteriors: tuple[Posterior, ...]
     sharpness: float
 
 
-def trained(
+def train_members(
     network: Network,
     likelihood: Likelihood,
     X: np.ndarray,
@@ -171,16 +215,17 @@ def trained(
     start: Sequence[Posterior] = (),
     stages: Stages | None = None,
     mesh: Mesh | int | None = None,
-) -> Trained:
-    """The posteriors of all members, each going on from where it starts."""
-    given_sharpness = _sharpness(sharpness)
+) -> TrainedMembers:
+    """Train the posteriors of all members, continuing from those in `start` if there are any."""
+    fixed_sharpness = _fixed_sharpness(sharpness)
     stages = Stages(None, None) if stages is None else stages
-    dim = network.size + len(likelihood.extra(network.outputs(X)))
-    has_modes = len(network.layers) > 1 and dim < LARGE
-    number = len(start) or _members(members, has_modes and _is(method, "gpvi"))
+    outputs = network.outputs(X)
+    dim = network.size + len(likelihood.extra(outputs))
+    multimodal = len(network.layers) > 1 and dim < LARGE
+    number = len(start) or _members(members, multimodal and method == "gpvi")
     chosen = as_method(method, dim, _draws(number, len(X), dim, start))
-    weights = default_prior(chosen) if _is(prior, "auto") else prior
-    given = partial(target, network, prior=weights, temperature=temperature, dtype=dtype)
+    weight_prior = default_prior(chosen) if prior == "auto" else prior
+    make_target = partial(target, network, prior=weight_prior, temperature=temperature, dtype=dtype)
     if steps is None:
         steps = chosen.default_steps()
     require_count("steps", steps, "None is the method's own number.")
@@ -191,83 +236,103 @@ def trained(
         "progress": progress,
         "mesh": checked_mesh(mesh, chosen),
     }
-    whole = given(likelihood, X=X, y=y)
-    fixed = 1.0 if given_sharpness is None else given_sharpness
-    if start or not has_modes or not isinstance(chosen, GPVI):
+    final_target = make_target(likelihood, X=X, y=y)
+    s = 1.0 if fixed_sharpness is None else fixed_sharpness
+    if start or not multimodal or not isinstance(chosen, GPVI):
         options |= stages.options("")
-        found = _side_by_side([whole] * number, chosen, start, key=key, steps=total, **options)
-        return Trained(found, fixed)
+        posteriors = _side_by_side(
+            [final_target] * number, chosen, start, key=key, steps=total, **options
+        )
+        return TrainedMembers(posteriors, s)
 
-    climb_key, early_key, free_key = jax.random.split(key, 3)
-    first, crossing, parts = held(likelihood, y), None, [(X, y)]
-    if given_sharpness is None and can_cross(likelihood, X, y, number):
-        crossing = Crossing.of(y, number, key=jax.random.fold_in(key, 3))
-        parts = [(X[rows], y[rows]) for rows in crossing.seen]
-    alike = number // len(parts)
-    early = options | stages.options("held" if crossing is None else "crossed")
-    free = options | stages.options("free")
+    map_key, first_key, final_key = jax.random.split(key, 3)
+    first_likelihood, folds, parts = with_low_noise(likelihood, y), None, [(X, y)]
+    if fixed_sharpness is None and can_cross_fit(likelihood.classes(outputs), X, y, number):
+        folds = CrossFitting.of(y, number, key=jax.random.fold_in(key, 3))
+        parts = [(X[rows], y[rows]) for rows in folds.training]
+    members_per_part = number // len(parts)
+    first_stage = options | stages.options(LOW_NOISE_STAGE if folds is None else HELD_OUT_STAGE)
+    final_stage = options | stages.options(FINAL_STAGE)
 
-    def fitted() -> Float[Array, "m d"]:
-        keys = [climb_key] if crossing is None else jax.random.split(climb_key, number)
-        climb = partial(fitted_networks, network, first, weights, batch_size=size, dtype=dtype)
-        found = [
-            climb(*part, number=alike, steps=-(-total // CLIMB), key=own)
-            for part, own in zip(parts, keys, strict=True)
+    def starting_networks() -> Float[Array, "m d"]:
+        keys = [map_key] if folds is None else jax.random.split(map_key, number)
+        train = partial(
+            map_networks, network, first_likelihood, weight_prior, batch_size=size, dtype=dtype
+        )
+        networks = [
+            train(*part, number=members_per_part, steps=-(-total // MAP_SHARE), key=own_key)
+            for part, own_key in zip(parts, keys, strict=True)
         ]
-        with whole.precision():
-            return jnp.concatenate(found)
+        with final_target.precision():
+            return jnp.concatenate(networks)
 
-    def who() -> dict[str, str]:
-        own = {"members": repr(number), "sharpness": "given" if crossing is None else "found"}
-        return own | asked([whole], chosen, total, size, key)
+    def identity() -> dict[str, str]:
+        own = {"members": repr(number), "sharpness": "given" if folds is None else "found"}
+        return own | asked([final_target], chosen, total, size, key)
 
     with stages.held():
-        points = np.asarray(stages.networks(number, whole, who, fitted))
-        one_stage = first == likelihood and crossing is None
-        begun = [whole] if one_stage else [given(first, X=own, y=of) for own, of in parts]
-        climbed = [each.starting_at(at) for each, at in zip(begun * alike, points, strict=True)]
+        points = np.asarray(stages.networks(number, final_target, identity, starting_networks))
+        one_stage = first_likelihood == likelihood and folds is None
+        first_targets = (
+            [final_target]
+            if one_stage
+            else [make_target(first_likelihood, X=part_X, y=part_y) for part_X, part_y in parts]
+        )
+        targets = [
+            each.starting_at(point)
+            for each, point in zip(first_targets * members_per_part, points, strict=True)
+        ]
         if one_stage:
-            alone = _side_by_side(climbed, chosen, (), key=free_key, steps=total, **free)
-            return Trained(alone, fixed)
+            posteriors = _side_by_side(
+                targets, chosen, (), key=final_key, steps=total, **final_stage
+            )
+            return TrainedMembers(posteriors, s)
         half = max(1, total // 2)
-        spread = tuple(fit_seeds(climbed, chosen, key=early_key, steps=half, **early))
-        if spread[0].training.unfinished:
-            return Trained(spread, fixed)
-        if crossing is not None:
-            fixed = crossing.sharpness(spread, network, likelihood, X, y, key=early_key)
-        rest = max(1, total - half)
-        ended = _side_by_side([whole] * number, chosen, spread, key=free_key, steps=rest, **free)
-        return Trained(ended, fixed)
+        halfway = tuple(fit_seeds(targets, chosen, key=first_key, steps=half, **first_stage))
+        if halfway[0].training.unfinished:
+            return TrainedMembers(halfway, s)
+        if folds is not None:
+            s = folds.sharpness(halfway, network, likelihood, X, y, key=first_key)
+        posteriors = _side_by_side(
+            [final_target] * number,
+            chosen,
+            halfway,
+            key=final_key,
+            steps=max(1, total - half),
+            **final_stage,
+        )
+        return TrainedMembers(posteriors, s)
 
 
 def _side_by_side(
     targets: Sequence[Target], method: Method, start: Sequence[Posterior], **options: Any
 ) -> tuple[Posterior, ...]:
-    """The posteriors of several targets of one form, going on from others where there are any."""
+    """Train posteriors of several targets of one form together, continuing from those in `start` if any."""
     if len(targets) > 1:
         return tuple(fit_seeds(targets, method, init=start or "auto", **options))
     return (fit_one(targets[0], method, init=start[0] if start else "auto", **options),)
 
 
-def as_method(given: Method | str, dim: int, draws: int) -> Method:
-    """A method from itself or its name, with the generator and scales that networks need."""
+def as_method(method: Method | str, dim: int, draws: int) -> Method:
+    """Return a method, given itself or its name; by name, with the generator and scales that networks need."""
     makers = {name: partial(make, dim) for name, make in named_methods().items()}
-    makers["gpvi"] = partial(small, dim, draws)
-    return resolve(given, makers, "method", Method)
+    makers["gpvi"] = partial(default_gpvi, dim, draws)
+    return resolve(method, makers, "method", Method)
 
 
 def named_methods() -> dict[str, Callable[[int], Method]]:
-    """Functions that make a method for a target of `dim` coordinates, by name."""
+    """Return, by name, functions that make a method for a target of `dim` coordinates."""
     makers = {hyphenated(kind.__name__): _maker(kind) for kind in METHODS}
     short = {"mfvi": "mean-field-vi", "ensemble": "deep-ensemble"}
-    return makers | {"gpvi": small} | {a: makers[b] for a, b in short.items()}
+    return makers | {"gpvi": default_gpvi} | {a: makers[b] for a, b in short.items()}
 
 
 def default_prior(method: Method) -> Prior:
-    """Wide enough for functions that bend several times over the data, for methods that average over it all.
+    """Return the prior that suits a method.
 
-    Those that fit a family of densities need a prior that lets them drop units (see `Sparse`); chains find the way
-    themselves. A few particles, each near a mode, would follow the noise of the data: they get a narrower one.
+    Methods that average over the posterior get a prior wide enough for functions that bend several times over the data.
+    Those that fit a family of densities need one that lets them drop units (see `Sparse`); chains do not. A few
+    particles, each near a mode, would follow the noise of the data: they get a narrower prior.
     """
     if method.generative:
         return Sparse()
@@ -278,36 +343,38 @@ def _maker(kind: type) -> Callable[[int], Method]:
     fields: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(kind)}
 
     def make(dim: int) -> Method:
-        narrow = {"generator": generator(dim)} if "generator" in fields else {}
-        fewer = {"particles": DRAWS} if fields.get("particles", 0) is None else {}
-        ahead: dict[str, Any] = {}
+        options: dict[str, Any] = {}
+        if "generator" in fields:
+            options["generator"] = generator(dim)
+        if fields.get("particles", 0) is None:
+            options["particles"] = DRAWS
         if {"generator", "critic"} <= fields.keys():
             critic = dataclasses.replace(fields["critic"], critic_steps=CRITIC_STEPS, size=None)
-            ahead = {"critic": critic, "learning_rate": CRITIC_PACE}
-        return kind(**narrow, **fewer, **ahead)
+            options |= {"critic": critic, "learning_rate": CRITIC_LEARNING_RATE}
+        return kind(**options)
 
     return make
 
 
-def _sharpness(given: float | str) -> float | None:
-    """None where it is to be found."""
-    if isinstance(given, str):
-        require_choice(given, ("auto",), "sharpness")
+def _fixed_sharpness(sharpness: float | str) -> float | None:
+    """Return the sharpness; None if it is to be found."""
+    if isinstance(sharpness, str):
+        require_choice(sharpness, ("auto",), "sharpness")
         return None
-    require_positive("sharpness", given, "1 leaves probabilities as they are.")
-    return float(given)
+    require_positive("sharpness", sharpness, "1 leaves probabilities as they are.")
+    return float(sharpness)
 
 
-def _members(given: int | str, several: bool) -> int:
-    if isinstance(given, str):
-        require_choice(given, ("auto",), "members")
+def _members(members: int | str, several: bool) -> int:
+    if isinstance(members, str):
+        require_choice(members, ("auto",), "members")
         return MEMBERS if several else 1
-    require_count("members", given, "1 is a single posterior, 'auto' the usual number.")
-    return int(given)
+    require_count("members", members, "1 is a single posterior, 'auto' the usual number.")
+    return int(members)
 
 
 def _draws(members: int, size: int, dim: int, start: Sequence[Posterior]) -> int:
-    """Draws of GPVI in a step: more where data and weights are few, and cheap; a continued fit keeps its number."""
+    """Return the draws of GPVI in a step: more if rows and weights are few; a continued fit keeps its number."""
     if start:
         return getattr(start[0].method, "particles", DRAWS)
     if members == 1:
@@ -315,21 +382,17 @@ def _draws(members: int, size: int, dim: int, start: Sequence[Posterior]) -> int
     return min(DRAWS, max(1, min(BATCH // size, CHEAP // dim)) * MEMBER_DRAWS)
 
 
-def _batch_size(given: int | str | None, method: Method, size: int) -> int | None:
-    if isinstance(given, str):
-        require_choice(given, ("auto",), "batch_size")
-        return None if method.full_data or size <= BATCH else BATCH
-    if given is None:
+def _batch_size(batch_size: int | str | None, method: Method, rows: int) -> int | None:
+    if isinstance(batch_size, str):
+        require_choice(batch_size, ("auto",), "batch_size")
+        return None if method.full_data or rows <= BATCH else BATCH
+    if batch_size is None:
         return None
-    require_count("batch_size", given, "None is all data.")
-    return min(int(given), size)
+    require_count("batch_size", batch_size, "None is all data.")
+    return min(int(batch_size), rows)
 
 
-def _warn_of_units(values: np.ndarray, name: str) -> None:
-    advice = other_units(values, name)
+def _warn_unless_standardised(values: np.ndarray, name: str) -> None:
+    advice = standardisation_advice(values, name)
     if advice is not None:
         warn(advice, TrainingWarning)
-
-
-def _is(value: Any, name: str) -> bool:
-    return isinstance(value, str) and value == name

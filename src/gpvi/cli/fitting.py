@@ -14,7 +14,7 @@ import typer
 
 from gpvi.cli.app import SEEDS, AsJson, Bar, Out, app, complain
 from gpvi.errors import InputError, StorageError, UnknownOptionError, quietly
-from gpvi.persistence.writing import try_out, whole
+from gpvi.persistence.writing import atomic, check_writable
 
 if TYPE_CHECKING:
     from gpvi.diagnostics.diagnosis import Diagnosis
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpvi.posterior.summary import Summary
 
 DRAWS = 1_000
-POSTERIOR, ARRAYS, TABLE = "posterior", "draws.npz", "draws.csv"
+POSTERIOR, ARRAYS, TABLE = "posterior.gpvi", "draws.npz", "draws.csv"
 """Files written to the output directory."""
 
 
@@ -84,7 +84,7 @@ def fit(
     _check_draws(chosen, draws)
     path, _ = userfile.split(file)
     target = userfile.target(file, dim)
-    try_out(out)
+    check_writable(out)
     _check_places(out)
     fit_key, look_key, draw_key, read_key = jax.random.split(jax.random.key(seed), 4)
     with quietly(), userfile.blaming(path):
@@ -164,22 +164,22 @@ def _named(posterior: "Posterior", n: int, key: Any) -> dict[str, np.ndarray]:
 
 def _write(named: dict[str, np.ndarray], out: Path) -> tuple[Path, Path]:
     """Write the draws as arrays and as a table with one column per number; each file is written atomically."""
-    from gpvi.targets.coordinate_names import entries
+    from gpvi.targets.coordinate_names import entry_names
 
     arrays, table = out / ARRAYS, out / TABLE
     columns = {
         column: numbers
         for name, values in named.items()
         for column, numbers in zip(
-            entries(name, values.shape[1:]), values.reshape(len(values), -1).T, strict=True
+            entry_names(name, values.shape[1:]), values.reshape(len(values), -1).T, strict=True
         )
     }
     try:
-        with whole(arrays) as part, zipfile.ZipFile(part, "w") as archive:
+        with atomic(arrays) as part, zipfile.ZipFile(part, "w") as archive:
             for name, values in named.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                     np.lib.format.write_array(file, values, allow_pickle=False)
-        with whole(table) as part, part.open("w", newline="", encoding="utf-8") as file:
+        with atomic(table) as part, part.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(columns)
             writer.writerows(zip(*(v.tolist() for v in columns.values()), strict=True))

@@ -1,9 +1,10 @@
-"""Where to start: a Gaussian in whose coordinates a posterior looks roughly standard normal.
+"""Where training starts: a Gaussian in whose coordinates the posterior looks roughly standard normal.
 
-`variational` lets Gaussians climb the ELBO from several points and joins the ends of their paths by importance
-sampling, after Pathfinder [1]. `laplace` takes the curvature on the way to a mode. `automatic` turns from the first
-to the second if no path ends anywhere finite. All three run once, on the host, in float64 wherever the log-density can
-be traced so; only the log-density and its derivatives are compiled.
+`init="variational"` follows several Gaussians from different starting points as each climbs the ELBO by Newton steps,
+and combines their ends by importance sampling. `init="laplace"` takes a Gaussian from the curvature along a Newton
+ascent of log p. `init="auto"` tries the first, and then the second if no Gaussian with a finite ELBO is found. (None of
+them is `gpvi.Pathfinder`, a method of its own, which climbs log p by L-BFGS [1].) The search runs once, on the host, in
+float64 if the log-density can be traced in float64; only the log-density and its derivatives are compiled.
 
 The climb. For q = N(m, LLᵀ), x = m + Lε and the whitened score s(ε) = Lᵀ∇log p(x), the ELBO is stationary [2] where
 E s = 0 and Λ = −E[∇_ε s] = I. By Stein's lemma Λ = −E[s εᵀ], which is the slope of the least-squares regression
@@ -15,15 +16,15 @@ location, scales and correlations. The Newton step
 is the natural gradient at step size one [3]. Since the ELBO contains the entropy, the climb avoids spikes of high
 density and little mass (the neck of a funnel), into which an optimiser of log p falls.
 
-The join. The path ends, weighted by exp ELBO, and the Gaussian found so far make up a mixture q. Draws from q, with the
-weights (p/q)^β, correct its moments towards those of p.
+The combination. The ends of the paths, weighted by exp ELBO, and the current Gaussian make up a mixture q. Draws from q
+with the weights (p/q)^β correct its moments towards those of p.
 
 [1] Zhang, Carpenter, Gelman, Vehtari: Pathfinder: Parallel quasi-Newton variational inference (JMLR 2022).
 [2] Opper, Archambeau: The variational Gaussian approximation revisited (Neural Computation 2009).
 [3] Khan, Rue: The Bayesian learning rule (JMLR 2023).
 
 May import: `diagnostics`, `targets` and all below them. Start reading at `search.py`, then `_elbo_ascent.py` (the
-climb) and `_combination.py` (the join).
+climb) and `_combination.py`.
 """
 
 from gpvi.initialization.result import Gaussian as Gaussian

@@ -1,12 +1,12 @@
-"""The ends of several paths, joined into one Gaussian by importance sampling.
+"""The ends of several paths, combined into one Gaussian by importance sampling.
 
-Half of the draws come from the path ends, in shares proportional to exp ELBO; half come from the Gaussian found so far.
+Half of the draws come from the path ends, in shares proportional to exp ELBO, and half from the current Gaussian.
 Together they are a mixture q. The weights are (p/q)^β, where β ≤ 1 is the largest exponent that leaves 20 effective
-draws per dimension, since the relative error of a covariance is √(d/ESS). If the draws cannot provide as many in any
-case, the moments are those of the path ends, which is the limit β → 0.
+draws per dimension, since the relative error of a covariance is √(d/ESS). If d is so large that the draws cannot be
+that many, the moments are those of the path ends, which is the limit β → 0.
 
-The moments of q are known exactly, so the weighted draws estimate only the difference between the moments of p and q;
-nothing is lost if p is Gaussian.
+The moments of q are known exactly. So the weighted draws only have to estimate the difference between the moments of p
+and q, which vanishes for a Gaussian p.
 """
 
 from collections.abc import Sequence
@@ -16,41 +16,36 @@ import numpy as np
 from numpy.random import Generator
 from scipy.special import logsumexp
 
-from gpvi.diagnostics.importance import (
-    log_evidence,
-    log_evidence_se,
-)
-from gpvi.initialization._arrays import Points, Values
+from gpvi.diagnostics.importance import log_evidence, log_evidence_se
 from gpvi.initialization._elbo_ascent import PathEnd, mixture_of_ends
 from gpvi.initialization._evaluation import HostDensity
-from gpvi.initialization._mixture import Mixture
-from gpvi.initialization._normal import Normal
+from gpvi.initialization._gaussians import Mixture, Normal, Points, Values
 
 DRAWS = 4096
-"""Draws of each round."""
+"""The number of draws in each round."""
 
 ROUNDS = 5
-"""Rounds of importance sampling, at most."""
+"""The most rounds of importance sampling."""
 
 ENOUGH = 0.9
-"""The effective share of the draws at which the rounds end."""
+"""Rounds end when this share of the draws is effective."""
 
 LEAST_VARIANCE = 1e-2
-"""The least variance of the Gaussian of one round in units of that of the round before."""
+"""The least variance of the Gaussian of one round, in units of that of the previous round."""
 
 
 class Sample(NamedTuple):
-    """Draws x from a mixture q, and log p − log q of them."""
+    """Draws x from a mixture q, and log p − log q at the draws."""
 
     q: Mixture
     x: Points
     log_ratios: Values
 
 
-class Joined(NamedTuple):
-    """The Gaussian of all path ends, and the properties of the importance weights that made it.
+class Combined(NamedTuple):
+    """The Gaussian of all path ends, and the properties of the importance weights behind it.
 
-    The fields other than `normal` are those of `Report`; their defaults mean that nothing was weighted.
+    The fields other than `normal` are those of `Report`; by default no weights were used.
     """
 
     normal: Normal
@@ -60,45 +55,45 @@ class Joined(NamedTuple):
     log_evidence_se: float = np.inf
 
 
-def join(density: HostDensity, ends: Sequence[PathEnd], rng: Generator) -> Joined:
-    """The moments of the posterior by rounds of importance sampling from the path ends and the result so far."""
-    known = mixture_of_ends(ends)
-    found = Joined(known.moments())
-    needed = 100 + 20 * len(found.normal.location)
+def combine(density: HostDensity, ends: Sequence[PathEnd], rng: Generator) -> Combined:
+    """Estimate the moments of the posterior by rounds of importance sampling from the path ends and the last result."""
+    mixture = mixture_of_ends(ends)
+    result = Combined(mixture.moments())
+    needed = 100 + 20 * len(result.normal.location)
     if 2 * needed > DRAWS:
-        return found
+        return result
     for _ in range(ROUNDS):
-        sample = importance_sample(density, known.and_half(found.normal), DRAWS, rng)
+        sample = importance_sample(density, mixture.and_half(result.normal), DRAWS, rng)
         if not np.isfinite(sample.log_ratios).any():
             break
         tempering, weights = temper(sample.log_ratios, needed)
-        found = Joined(
-            _corrected_moments(sample, weights, found.normal),
+        result = Combined(
+            _corrected_moments(sample, weights, result.normal),
             tempering,
             float(1 / (weights**2).sum() / DRAWS),
             *_evidence(sample.log_ratios),
         )
-        if found.effective_share > ENOUGH:
+        if result.effective_share > ENOUGH:
             break
-    if len(ends) > 1 and found.tempering == 1:
-        sample = importance_sample(density, known.and_half(found.normal), 4 * DRAWS, rng)
+    if len(ends) > 1 and result.tempering == 1:
+        sample = importance_sample(density, mixture.and_half(result.normal), 4 * DRAWS, rng)
         log_z, error = _evidence(sample.log_ratios)
-        found = found._replace(log_evidence=log_z, log_evidence_se=error)
-    return found
+        result = result._replace(log_evidence=log_z, log_evidence_se=error)
+    return result
 
 
 def importance_sample(
     density: HostDensity, proposal: Mixture, count: int, rng: Generator
 ) -> Sample:
-    """Draws from the proposal, part by part."""
+    """Stratified draws from the proposal, with their log-ratios."""
     x, q = proposal.draw(count, rng)
     return Sample(q, x, density.values(x) - q.log_density(x))
 
 
 def temper(log_ratios: Values, needed: int) -> tuple[float, Values]:
-    """The largest β ≤ 1, by bisection, at which the weights r^β have the effective sample size needed; and the weights.
+    """The largest β ≤ 1 at which the weights r^β have the effective sample size needed, and the weights.
 
-    The weights are normalised, and 0 where p = 0.
+    β is found by bisection. The weights are normalised, and 0 where p = 0.
     """
     finite = np.isfinite(log_ratios)
 
@@ -117,9 +112,9 @@ def temper(log_ratios: Values, needed: int) -> tuple[float, Values]:
 
 
 def _corrected_moments(sample: Sample, weights: Values, centre: Normal) -> Normal:
-    """The moments of p: those of q, plus the difference that the weighted draws of q estimate.
+    """The moments of p: those of q plus their difference to p, estimated from the weighted draws.
 
-    They are computed in the coordinates that whiten `centre`, where no variance falls below `LEAST_VARIANCE`.
+    They are computed in the coordinates that whiten `centre`. No variance there may fall below `LEAST_VARIANCE`.
     """
     excess, u = weights - 1 / len(weights), centre.whiten(sample.x)
     base = sample.q.whitened_by(centre).moments()

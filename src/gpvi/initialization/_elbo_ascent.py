@@ -1,8 +1,8 @@
 """The climb of a Gaussian q = N(m, LLᵀ) up the ELBO, by Newton steps.
 
 At the optimum the whitened score s(ε) = Lᵀ∇log p(m + Lε) has mean zero and Λ = −E[s εᵀ] = I (Opper & Archambeau 2009).
-The regression s ≈ a − Λε from a few draws gives the step m ← m + L Λ⁻¹a, LLᵀ ← L Λ⁻¹ Lᵀ. It is taken in full or in
-part: a fraction t of it is t Λ⁻¹a and Λ⁻ᵗ, and the largest that raises the ELBO at fresh draws is accepted.
+The regression s ≈ a − Λε from a few draws gives the step m ← m + L Λ⁻¹a, LLᵀ ← L Λ⁻¹ Lᵀ. A fraction t of the step moves
+by t Λ⁻¹a and scales by Λ⁻ᵗ; the largest fraction that raises the ELBO at fresh draws is taken.
 """
 
 from collections.abc import Sequence
@@ -12,38 +12,48 @@ import numpy as np
 from numpy.random import Generator
 from scipy.special import logsumexp
 
-from gpvi.initialization._arrays import Matrix, Points, Values, Vector
 from gpvi.initialization._evaluation import BATCH, HostDensity
-from gpvi.initialization._mixture import Mixture
-from gpvi.initialization._normal import FINITE_SHARE, Normal, antithetic_noise
+from gpvi.initialization._gaussians import (
+    FINITE_SHARE,
+    Matrix,
+    Mixture,
+    Normal,
+    Points,
+    Values,
+    Vector,
+    antithetic_noise,
+)
 from gpvi.initialization._widths import narrow_to_support
 
 FLATTEST = 1e-2
-"""The least curvature, in whitened coordinates, that a step relies on."""
+"""The least curvature, in whitened coordinates, that a step uses."""
 
 MOST_STEPS = 100
-"""Steps of a path, at most."""
+"""The most steps of a path."""
 
 PATIENCE = 3
-"""Consecutive steps without a clear rise after which a path ends."""
+"""A path ends after this many steps in a row without a clear rise of the ELBO."""
 
 FRACTIONS = 4.0 ** -np.arange(5.0)
 """The fractions of a Newton step that are tried in turn."""
 
 
 class PathEnd(NamedTuple):
-    """Where a path ended.
+    """The end of a path.
 
     Attributes
     ----------
-    elbo: the ELBO there.
-    normal: the Gaussian there.
-    known: the index of the known Gaussian that the path ran into, if it did.
+    elbo
+        The ELBO of the last Gaussian.
+    normal
+        The last Gaussian.
+    same_as
+        The index of the earlier path end that the path ran into, if it did.
     """
 
     elbo: float
     normal: Normal
-    known: int | None
+    same_as: int | None
 
 
 class NewtonStep(NamedTuple):
@@ -59,7 +69,7 @@ class NewtonStep(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """A Gaussian and its ELBO at the draws made of given noise."""
+    """A Gaussian, log p at its draws for some noise, and its ELBO from these."""
 
     normal: Normal
     noise: Points
@@ -70,7 +80,7 @@ class Trial(NamedTuple):
     def of(
         cls, density: HostDensity, normal: Normal, noise: Points, least: float = FINITE_SHARE
     ) -> "Trial":
-        """Evaluate log p at the draws; the ELBO is −inf if log p is finite at less than a share `least` of them."""
+        """Evaluate log p at the draws. The ELBO is −inf if log p is finite at less than a share `least` of them."""
         values = density.values(normal.points(noise))
         return cls(normal, noise, values, normal.elbo(values, noise, least))
 
@@ -84,13 +94,14 @@ class Trial(NamedTuple):
 
 
 def climb(
-    density: HostDensity, normal: Normal, widest: float, known: Sequence[Normal], rng: Generator
+    density: HostDensity, normal: Normal, widest: float, earlier: Sequence[Normal], rng: Generator
 ) -> PathEnd | None:
-    """Climb the ELBO by Newton steps.
+    """Climb the ELBO from a Gaussian, by Newton steps.
 
-    The path ends when the ELBO has not clearly risen for three steps, when it has run into a known Gaussian, or when
-    the Gaussian is wider than `widest`, along a flat direction. The path fails, and None is returned, when its Gaussian
-    becomes too narrow for float64 to tell it from a point, or log p is finite at too few draws of any width.
+    The path ends when the ELBO has not clearly risen for three steps, when it has run into the Gaussian of an earlier
+    path end, or when the Gaussian is wider than `widest`, along a flat direction. The path fails, and None is returned,
+    when its Gaussian becomes too narrow for float64 to tell it from a point, or log p is finite at too few draws of any
+    width.
     """
     dim = len(normal.location)
     elbo, stalled = -np.inf, 0
@@ -115,14 +126,14 @@ def climb(
             normal, elbo = raised.normal, raised.elbo
             if raised.clearly_above(current):
                 stalled = 0
-        for index, other in enumerate(known):
+        for index, other in enumerate(earlier):
             if normal.kl_divergence(other) < 0.5 + 0.01 * dim:
                 return PathEnd(elbo, normal, index)
     return PathEnd(elbo, normal, None) if np.isfinite(elbo) else None
 
 
 def newton_step(normal: Normal, noise: Points, values: Values, scores: Points) -> NewtonStep | None:
-    """Regress the whitened score on the noise; None if fewer than half of the draws have finite values and scores.
+    """Regress the whitened score on the noise. None if fewer than half of the draws have finite values and scores.
 
     Λ is shrunk towards I, its value at the optimum, by the share of sampling error in ‖Λ − I‖² (Ledoit & Wolf: A
     well-conditioned estimator for large-dimensional covariance matrices, Journal of Multivariate Analysis 2004). Along
@@ -150,9 +161,9 @@ def newton_step(normal: Normal, noise: Points, values: Values, scores: Points) -
 
 
 def mixture_of_ends(ends: Sequence[PathEnd]) -> Mixture:
-    """The path ends with shares proportional to exp ELBO, an estimate of the mass around each.
+    """The mixture of the path ends, with shares proportional to exp ELBO, an estimate of the mass around each.
 
-    Ends more than 20 nats below the best have no share.
+    Ends more than 20 nats below the best have a share of zero.
     """
     elbos = np.array([end.elbo for end in ends])
     elbos = np.where(elbos >= elbos.max() - 20, elbos, -np.inf)
@@ -160,7 +171,7 @@ def mixture_of_ends(ends: Sequence[PathEnd]) -> Mixture:
 
 
 def _largest_rising_step(density: HostDensity, current: Trial, step: NewtonStep) -> Trial | None:
-    """The largest fraction of the step that raises the ELBO at the same noise, if any does."""
+    """The result of the largest fraction of the step that raises the ELBO at the same noise, if one does."""
     for fraction in FRACTIONS:
         moved = current.normal.moved(fraction * step.shift, step.factor(fraction))
         trial = Trial.of(density, moved, current.noise)

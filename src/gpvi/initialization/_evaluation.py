@@ -1,4 +1,4 @@
-"""The log-density as the search evaluates it: compiled, in batches of one size, in float64 where that is possible."""
+"""The log-density of the search: compiled, evaluated in batches of one size, and in float64 if possible."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -11,44 +11,45 @@ import numpy as np
 from jaxtyping import Array, Float, Scalar
 
 from gpvi._compute.operation_counts import EXPENSIVE, counted
-from gpvi.initialization._arrays import Matrix, Points, Values, Vector
+from gpvi.initialization._gaussians import Matrix, Points, Values, Vector
 
 LogDensity = Callable[[Float[Array, " d"]], Scalar]
 
 BATCH = 128
-"""Points evaluated at once: a multiple of it wastes no evaluation."""
+"""The number of points evaluated at once. A multiple of it wastes no evaluation."""
 BLOCK = 32 * BATCH
-"""Points per call of the compiled log-density where there are as many: a call costs more than a simple density."""
+"""The number of points in one call of the compiled log-density: a call costs more than a simple density."""
 
 THRIFT = 8
-"""By how much an expensive log-density lets the search evaluate fewer scores and candidates."""
+"""For an expensive log-density, the search divides its numbers of scores and candidates by this."""
 
 
 class HostDensity:
-    """A log-density that takes and returns float64 arrays of NumPy; −inf stands for NaN and infinities.
+    """A log-density that takes and returns float64 arrays of NumPy, with −inf instead of NaN and infinities.
 
     Attributes
     ----------
-    scored: the number of scores ∇log p evaluated so far.
-    thrift: by how much the search divides the numbers of its scores and candidates: 1, or `THRIFT` if log p is
-        expensive.
+    scored
+        The number of scores ∇log p evaluated so far.
+    thrift
+        The search divides its numbers of scores and candidates by this: 1, or `THRIFT` if log p is expensive.
     """
 
     def __init__(self, log_density: LogDensity, dim: int):
         self.scored = 0
         self._log_density = log_density
-        self._in_float64, count = _compiles_in_float64(log_density, dim)
-        self.thrift = THRIFT if count > EXPENSIVE else 1
+        self._in_float64, operations = _compiles_in_float64(log_density, dim)
+        self.thrift = THRIFT if operations > EXPENSIVE else 1
 
     def values(self, x: Points) -> Values:
         """log p at the rows of x."""
-        whole = len(x) // BLOCK * BLOCK if self.thrift == 1 else 0
-        parts = [x[i : i + BLOCK] for i in range(0, whole, BLOCK)] + _batches(x[whole:])
+        blocks = len(x) // BLOCK * BLOCK if self.thrift == 1 else 0
+        parts = [x[i : i + BLOCK] for i in range(0, blocks, BLOCK)] + _batches(x[blocks:])
         values = np.concatenate([self._call(_values, part) for part in parts])[: len(x)]
         return np.where(np.isfinite(values), values, -np.inf)
 
     def scores(self, x: Points) -> tuple[Values, Points]:
-        """log p and ∇log p at the rows of x; log p is −inf where its gradient is not finite."""
+        """log p and ∇log p at the rows of x. log p is −inf where its gradient is not finite."""
         self.scored += len(x)
         pairs = [self._call(_scores, rows) for rows in _batches(x)]
         values, scores = (np.concatenate(parts)[: len(x)] for parts in zip(*pairs, strict=True))
@@ -61,10 +62,10 @@ class HostDensity:
         return score, 0.5 * (hessian + hessian.T)
 
     def _call(self, function: Callable[[LogDensity, np.ndarray], Any], x: np.ndarray) -> Any:
-        """What a compiled function of the log-density returns at x, in float64 arrays of NumPy."""
+        """Call a compiled function of the log-density at x; the result is in float64 arrays of NumPy."""
         with jax.enable_x64(True) if self._in_float64 else nullcontext():
-            found = function(self._log_density, x)
-            return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), found)
+            result = function(self._log_density, x)
+            return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), result)
 
 
 @eqx.filter_jit
@@ -89,28 +90,28 @@ def _curvature(
 
 
 def _batches(x: Points) -> list[Float[np.ndarray, "b d"]]:
-    """The rows of x in batches of one size, the last filled up with copies of the last row."""
+    """The rows of x in batches of one size. Copies of the last row fill up the last batch."""
     padded = np.concatenate([x, np.repeat(x[-1:], -len(x) % BATCH, axis=0)])
     return [padded[i : i + BATCH] for i in range(0, len(padded), BATCH)]
 
 
 def _compiles_in_float64(log_density: LogDensity, dim: int) -> tuple[bool, float]:
-    """Whether the function can be compiled in float64; and how many operations it takes with its gradient.
+    """Whether the function can be compiled in float64, and the number of operations it takes with its gradient.
 
-    A function that fixes float32 (in a scan's carry, or by an assertion) cannot. Nor can one that closes over NumPy
-    arrays of float64 and has also been traced in float32: JAX 0.10 mistakes its float32 copies of them, while these
-    live, for the arrays themselves. The copies are kept alive here, so that the answer does not depend on what was
-    traced before. What the function raises in the session's own precision is raised; what it raises in float64 alone
-    only means that it cannot.
+    A function that fixes float32, in the carry of a scan or by an assertion, cannot be compiled in float64. Nor can a
+    function that closes over NumPy arrays of float64 and has also been traced in float32: while JAX's float32 copies of
+    these arrays live, JAX 0.10 mistakes them for the arrays. The copies are kept alive here, so that the answer does
+    not depend on what was traced before. An error in the session's own precision is raised; an error in float64 means
+    that the function cannot be compiled there.
     """
     function = jax.jit(jax.value_and_grad(log_density))
     copies = function.trace(jax.ShapeDtypeStruct((dim,), jnp.result_type(float)))
-    count = counted(copies.jaxpr.jaxpr)
+    operations = counted(copies.jaxpr.jaxpr)
     with jax.enable_x64(True):
         try:
             function.lower(jax.ShapeDtypeStruct((dim,), np.dtype("float64")))
         except Exception:
-            return False, count
+            return False, operations
         finally:
             del copies
-    return True, count
+    return True, operations

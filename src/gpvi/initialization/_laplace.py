@@ -1,4 +1,4 @@
-"""Laplace's approximation: the Gaussian N(x, |H|⁻¹) with H = −∇²log p(x), on the way of a Newton ascent of log p.
+"""Laplace's approximation: the best Gaussian N(x, |H|⁻¹), H = −∇²log p(x), along a Newton ascent of log p.
 
 |H| has the absolute eigenvalues of H, so that the Gaussian exists and the ascent leaves saddles. They are taken after H
 is scaled to a unit diagonal, so that they do not depend on the units of the coordinates.
@@ -7,25 +7,24 @@ is scaled to a unit diagonal, so that they do not depend on the units of the coo
 import numpy as np
 from numpy.random import Generator
 
-from gpvi._inputs import brief
-from gpvi.initialization._arrays import Matrix, Vector
+from gpvi._inputs import format_point
 from gpvi.initialization._evaluation import BATCH, HostDensity
-from gpvi.initialization._normal import Normal, antithetic_noise
+from gpvi.initialization._gaussians import Matrix, Normal, Vector, antithetic_noise
 from gpvi.initialization._widths import narrow_to_gentle_scores, narrow_to_support
 from gpvi.initialization.result import Gaussian, NoPathError, Report
 
 MOST_STEPS = 100
-"""Steps of the ascent, at most."""
+"""The most steps of the ascent."""
 
 LENGTHS = 4.0 ** np.arange(3.0, -29.0, -1.0)
-"""The lengths at which each Newton step is tried, all at once."""
+"""The lengths of each Newton step that are tried, all at once."""
 
 LEAST_RISE = 1e-6
-"""The rise of log p, in nats, below which the ascent ends."""
+"""The ascent ends when log p rises by less, in nats."""
 
 
 def ascend(density: HostDensity, start: Vector, rng: Generator) -> Gaussian:
-    """The Gaussian of `gpvi.start.laplace`, from a point at which log p and its gradient are finite."""
+    """The Gaussian of `gpvi.initialization.laplace`, from a point at which log p and its gradient are finite."""
     x, value = start, density.values(start[None])[0]
     noise = antithetic_noise(BATCH, len(x), rng)
     best, best_elbo = None, -np.inf
@@ -46,7 +45,7 @@ def ascend(density: HostDensity, start: Vector, rng: Generator) -> Gaussian:
     normal = None if best is None else narrow_to_support(density, best, rng)
     if normal is None:
         raise NoPathError(
-            f"the Hessian or the values of the log-density are not finite around {brief(x)}. "
+            f"the Hessian or the values of the log-density are not finite around {format_point(x)}. "
             "Pass another start, or guard the log-density."
         )
     report = Report(
@@ -64,8 +63,8 @@ def ascend(density: HostDensity, start: Vector, rng: Generator) -> Gaussian:
 def _inverse_root(hessian: Matrix, score: Vector) -> Matrix:
     """A matrix R with RRᵀ = |H|⁻¹.
 
-    A coordinate without curvature takes that of an exponential with its slope, or one if the slope is zero; a direction
-    without curvature takes that of its coordinates.
+    A coordinate without curvature is given the inverse variance of an exponential distribution with its slope, or 1 if
+    its slope is zero. A direction without curvature is given that of its coordinates.
     """
     curvature = np.abs(np.diag(hessian))
     curvature = np.where(curvature > 0, curvature, np.where(score != 0, score**2, 1.0))
@@ -77,6 +76,6 @@ def _inverse_root(hessian: Matrix, score: Vector) -> Matrix:
 
 
 def _triangular(root: Matrix) -> Matrix:
-    """The Cholesky factor of RRᵀ, by a QR decomposition of Rᵀ."""
+    """The Cholesky factor of RRᵀ, from a QR decomposition of Rᵀ."""
     upper = np.asarray(np.linalg.qr(root.T, mode="r"))
     return upper.T * np.where(np.diag(upper) < 0, -1.0, 1.0)

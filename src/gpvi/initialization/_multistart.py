@@ -1,8 +1,8 @@
-"""Paths from several beginnings: how many are followed, and in how many places they end.
+"""Several paths up the ELBO from different starting points: how many to follow, and in how many optima they end.
 
-A path that runs into the end of an earlier one is dropped, so that places count and not paths. The share of paths that
-ended in a place where no other did estimates the chance that the next path finds a new one (Good: The population
-frequencies of species and the estimation of population parameters, Biometrika 1953).
+A path that runs into the end of an earlier one is dropped, so that each optimum counts once. The share of paths that
+ended in an optimum that no other path reached estimates the chance that the next path finds a new one (Good: The
+population frequencies of species and the estimation of population parameters, Biometrika 1953).
 """
 
 from collections.abc import Callable
@@ -12,13 +12,12 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 from numpy.random import Generator
 
-from gpvi._inputs import brief
-from gpvi.initialization._arrays import Vector
-from gpvi.initialization._candidates import begin, beginnings
-from gpvi.initialization._combination import Joined, join
+from gpvi._inputs import format_point
+from gpvi.initialization._candidates import candidates, first_gaussian
+from gpvi.initialization._combination import Combined, combine
 from gpvi.initialization._elbo_ascent import PathEnd, climb
 from gpvi.initialization._evaluation import HostDensity
-from gpvi.initialization._normal import Normal
+from gpvi.initialization._gaussians import Normal, Vector
 from gpvi.initialization._widths import fit_width, narrow_to_gentle_scores, narrow_to_support
 from gpvi.initialization.result import Gaussian, NoPathError, Report
 
@@ -26,19 +25,19 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 PATHS = 8
-"""Paths by default."""
+"""The number of paths by default."""
 
 MORE = 4
-"""How many times as many paths and scores there may be by default, while paths find new places."""
+"""By default, as many times the paths and scores are allowed while paths find new optima."""
 
 SCORES = 2**15
-"""The number of scores after which no further path begins."""
+"""No further path starts after this number of scores."""
 
-NEW_PLACE = 0.25
-"""The chance of a new place above which one more path is worth its cost."""
+NEW_OPTIMUM = 0.25
+"""One more path is worth its cost if its chance of finding a new optimum is above this."""
 
 WIDEST = 1e12
-"""The width, in units of the first, beyond which a direction counts as flat."""
+"""A direction wider than this, in units of the first width, counts as flat."""
 
 
 @dataclass
@@ -47,10 +46,14 @@ class Search:
 
     Attributes
     ----------
-    elbos: the ELBO of every path; −inf for a path that failed.
-    ends: the ends of the paths that ended in a place of their own.
-    distinct: the indices of these paths.
-    visits: how many paths ended in each of these places.
+    elbos
+        The ELBO at the end of every path; −inf for a path that failed.
+    ends
+        The distinct ends, one for each optimum.
+    distinct
+        The indices of the paths that reached these first.
+    visits
+        How many paths ended in each of these optima.
     """
 
     elbos: list[float] = field(default_factory=list)
@@ -59,19 +62,19 @@ class Search:
     visits: list[int] = field(default_factory=list)
 
     def add(self, end: PathEnd | None) -> None:
-        """Record one more path, which failed if it has no end."""
+        """Record one more path; None if it failed."""
         self.elbos.append(-np.inf if end is None else end.elbo)
         if end is None:
             return
-        if end.known is not None:
-            self.visits[end.known] += 1
+        if end.same_as is not None:
+            self.visits[end.same_as] += 1
             return
         self.distinct.append(len(self.elbos) - 1)
         self.ends.append(end)
         self.visits.append(1)
 
     def is_over(self, paths: int | None, scored: int) -> bool:
-        """Whether no further path begins, after `scored` scores and with `paths` asked for (None: by default).
+        """Whether to stop after `scored` scores, if the user asked for `paths` paths, or None for the default.
 
         A score of an expensive log-density counts as several.
         """
@@ -81,30 +84,30 @@ class Search:
         if followed < PATHS:
             return scored > SCORES
         chance = self.visits.count(1) / followed
-        return followed >= MORE * PATHS or scored > MORE * SCORES or chance <= NEW_PLACE
+        return followed >= MORE * PATHS or scored > MORE * SCORES or chance <= NEW_OPTIMUM
 
 
 def follow_paths(
     density: HostDensity, start: Vector, paths: int | None, rng: Generator
 ) -> Gaussian:
-    """The Gaussian of `gpvi.start.variational`, from a point at which log p and its gradient are finite."""
+    """The Gaussian of `gpvi.initialization.variational`, from a point where log p and its gradient are finite."""
     dim = len(start)
     first = fit_width(density, Normal(start, np.eye(dim)), rng, range(-40, 41))
     if first is None:
         raise _no_path(start)
     widest = WIDEST * float(first.scale.max())
-    further = beginnings(dim, MORE * PATHS if paths is None else paths, rng)
+    further = candidates(dim, MORE * PATHS if paths is None else paths, rng)
     search = Search()
     search.add(_unless_singular(climb, density, first, widest, [], rng))
-    for beginning in further:
+    for candidate in further:
         if search.is_over(paths, density.scored * density.thrift):
             break
-        normal, known = first, [end.normal for end in search.ends]
-        if known:
-            normal = _unless_singular(begin, beginning, density, search.ends, first, rng)
+        normal, earlier = first, [end.normal for end in search.ends]
+        if earlier:
+            normal = _unless_singular(first_gaussian, candidate, density, search.ends, first, rng)
         end = None
         if normal is not None:
-            end = _unless_singular(climb, density, normal, widest, known, rng)
+            end = _unless_singular(climb, density, normal, widest, earlier, rng)
         search.add(end)
     if not search.ends:
         raise _no_path(start)
@@ -112,27 +115,28 @@ def follow_paths(
 
 
 def _result(density: HostDensity, search: Search, widest: float, rng: Generator) -> Gaussian:
-    """The ends of the paths, joined; the best of them if their joint covariance is singular in float64."""
+    """The combined path ends, or the best of them if their joint covariance is singular in float64."""
     best = int(np.argmax([end.elbo for end in search.ends]))
-    joined = _unless_singular(join, density, search.ends, rng) or Joined(search.ends[best].normal)
-    normal = narrow_to_support(density, joined.normal, rng) or joined.normal
+    combined = _unless_singular(combine, density, search.ends, rng)
+    combined = combined or Combined(search.ends[best].normal)
+    normal = narrow_to_support(density, combined.normal, rng) or combined.normal
     report = Report(
         kind="variational",
         elbos=tuple(search.elbos),
         distinct=tuple(search.distinct),
         chosen=search.distinct[best],
-        tempering=joined.tempering,
-        effective_share=joined.effective_share,
+        tempering=combined.tempering,
+        effective_share=combined.effective_share,
         flat=any(np.diag(end.normal.scale).max() > widest for end in search.ends),
-        log_evidence=joined.log_evidence,
-        log_evidence_se=joined.log_evidence_se,
+        log_evidence=combined.log_evidence,
+        log_evidence_se=combined.log_evidence_se,
     )
     return Gaussian.of(narrow_to_gentle_scores(density, normal, rng), report)
 
 
 def _no_path(start: Vector) -> NoPathError:
     return NoPathError(
-        f"no Gaussian around the start {brief(start)} has a finite ELBO: the log-density is "
+        f"no Gaussian around the start {format_point(start)} has a finite ELBO: the log-density is "
         "not finite almost everywhere near it. Pass another start, or guard the log-density."
     )
 
@@ -140,7 +144,7 @@ def _no_path(start: Vector) -> NoPathError:
 def _unless_singular(
     function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> Result | None:
-    """The result of a function; None if it meets a matrix that is singular in float64."""
+    """Call a function; return None if it meets a matrix that is singular in float64."""
     try:
         return function(*args, **kwargs)
     except np.linalg.LinAlgError:

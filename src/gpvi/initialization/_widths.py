@@ -1,4 +1,4 @@
-"""How wide a Gaussian may be: as wide as fits the posterior, but no wider than log p and its gradient bear."""
+"""The width of a Gaussian: the best for the ELBO, and none at which log p or its gradient is not usable."""
 
 from collections.abc import Sequence
 
@@ -6,19 +6,19 @@ import numpy as np
 from numpy.random import Generator
 
 from gpvi.initialization._evaluation import BATCH, HostDensity
-from gpvi.initialization._normal import FINITE_SHARE, Normal, antithetic_noise
+from gpvi.initialization._gaussians import FINITE_SHARE, Normal, antithetic_noise
 
 STEEP = 1e10
-"""A whitened score that training should not meet; those of a Gaussian posterior are below ten."""
+"""Training should meet no whitened score as large as this; those of a Gaussian posterior are below ten."""
 
 
 def fit_width(
     density: HostDensity, normal: Normal, rng: Generator, powers: Sequence[int]
 ) -> Normal | None:
-    """The Gaussian with its scale times the power of two that has the best ELBO; None if no ELBO is finite.
+    """Scale the Gaussian by the power of two that has the best ELBO. None if no ELBO is finite.
 
-    For a Gaussian posterior this is the width that fits, however far away the posterior lies. Of widths whose ELBOs
-    differ by no more than rounding, it is the widest.
+    For a Gaussian posterior this gives the right width, however far away the posterior lies. Among widths whose ELBOs
+    are equal up to rounding, the widest is chosen.
     """
     noise = antithetic_noise(16, len(normal.location), rng)
     candidates = [normal.scaled(2.0**power) for power in powers]
@@ -32,7 +32,7 @@ def fit_width(
 
 
 def narrow_to_support(density: HostDensity, normal: Normal, rng: Generator) -> Normal | None:
-    """The Gaussian narrowed by the least power of √2 at which log p is finite at most of its draws, if any."""
+    """Narrow the Gaussian by the least power of √2 at which log p is finite at most of its draws. None if none is."""
     noise = antithetic_noise(BATCH, len(normal.location), rng)
     for power in range(80):
         narrowed = normal.scaled(2.0 ** (-power / 2))
@@ -42,10 +42,10 @@ def narrow_to_support(density: HostDensity, normal: Normal, rng: Generator) -> N
 
 
 def narrow_to_gentle_scores(density: HostDensity, normal: Normal, rng: Generator) -> Normal:
-    """The Gaussian narrowed by the least power of √2 at which no draw, half as far out again, has a steep score.
+    """Narrow the Gaussian by the least power of √2 at which no draw, stretched by 1.5, has a steep score.
 
-    A log-density that falls like −exp(x) has scores of 10²⁰ at the draws of a Gaussian that fits its other side. In
-    float32 the square of such a gradient overflows, and an optimiser's moments never recover from it.
+    A log-density that falls like −exp(x) on one side has scores of 10²⁰ at the draws of a Gaussian that fits its other
+    side. In float32 the square of such a gradient overflows, and an optimiser's moments never recover from it.
     """
     noise = 1.5 * antithetic_noise(4 * BATCH, len(normal.location), rng)
     for power in range(20):

@@ -1,4 +1,4 @@
-"""What a search returns: a Gaussian, and a report of how it was found."""
+"""The result of the search: a Gaussian, and a report of how it was found."""
 
 from typing import Literal, NamedTuple
 
@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from gpvi.errors import InputError
-from gpvi.initialization._normal import Normal
+from gpvi.initialization._gaussians import Normal
 
 
 class Report(NamedTuple):
@@ -16,16 +16,25 @@ class Report(NamedTuple):
 
     Attributes
     ----------
-    kind: the function that found it.
-    elbos: the ELBO at the end of each path; −inf for a path that failed.
-    distinct: the indices of the paths that ended in a place of their own. These were joined.
-    chosen: the index of the path with the best ELBO among these.
-    tempering: the exponent β of the importance weights (p/q)^β that joined the ends; 0 if the dimension is too high
-        for importance sampling.
-    effective_share: the effective sample size of the weights, as a share of the draws.
-    flat: whether some direction was still widening at the end: the posterior may be improper.
-    log_evidence: log Z by importance sampling from the joined ends; NaN if nothing was weighted.
-    log_evidence_se: its standard error; infinite if nothing was weighted.
+    kind
+        The function that found it.
+    elbos
+        The ELBO at the end of each path; −inf for a path that failed.
+    distinct
+        The indices of the paths that first reached an optimum. Their ends were combined.
+    chosen
+        The index of the path with the best ELBO among these.
+    tempering
+        The exponent β of the importance weights (p/q)^β that combined the ends; 0 if the dimension is too high for
+        importance sampling.
+    effective_share
+        The effective sample size of the weights, as a share of the draws.
+    flat
+        Whether some direction was still widening at the end: the posterior may be improper.
+    log_evidence
+        log Z by importance sampling from the combined ends; NaN if no weights were used.
+    log_evidence_se
+        Its standard error; infinite if no weights were used.
     """
 
     kind: Literal["variational", "laplace"]
@@ -47,9 +56,9 @@ class Report(NamedTuple):
         best = f"ELBO {self.elbos[self.chosen]:.6g}"
         if self.kind == "laplace":
             return f"laplace: {best}"
-        joined = f"weights (p/q)^{self.tempering:.2g}, effective share {self.effective_share:.2g}"
-        places = f"{self.paths} paths to {len(self.distinct)} places, best {best}, {joined}"
-        return f"variational: {places}{'; still widening, improper?' if self.flat else ''}"
+        weights = f"weights (p/q)^{self.tempering:.2g}, effective share {self.effective_share:.2g}"
+        paths = f"{self.paths} paths to {len(self.distinct)} optima, best {best}, {weights}"
+        return f"variational: {paths}{'; still widening, improper?' if self.flat else ''}"
 
 
 class Gaussian(eqx.Module):

@@ -118,7 +118,9 @@ class State(NamedTuple):
     --------
     >>> import optax
     >>> model = gpvi.methods.Particles(jnp.zeros((10, 2)))
-    >>> state = gpvi.methods.State(gpvi.methods.Learner.start(model, optax.sgd(0.1), "float32"), None)
+    >>> state = gpvi.methods.State(
+    ...     gpvi.methods.Learner.start(model, optax.sgd(0.1), "float32"), None
+    ... )
     >>> state.learner.model.positions.shape
     (10, 2)
     """

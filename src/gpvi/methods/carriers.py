@@ -4,6 +4,8 @@ A carrier gives noise and turns it into particles; `gpvi.methods.pullback.push` 
 it makes a method: SVGD, GFSD, GFSF and KSD on `Particles`, and the same four amortised on a generator.
 """
 
+from typing import ClassVar, Literal
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -29,6 +31,8 @@ class Particles(eqx.Module):
     """
 
     positions: Float[Array, "n d"]
+    placement: ClassVar[Literal["rows", "replicated"]] = "rows"
+    """How the particles are placed on several devices: some rows on each, or all on every device."""
 
     def noise(self, n: int, *, key: PRNGKeyArray) -> None:
         """No noise: the particles are the parameters."""
@@ -53,6 +57,7 @@ class Chains(Particles):
     divergent: Bool[Array, " n"]
     kept: Int[Array, ""]
     chains: int = eqx.field(static=True)
+    placement: ClassVar[Literal["rows", "replicated"]] = "replicated"
 
     @classmethod
     def empty(cls, chains: int, draws: int, dim: int, dtype: DTypeLike) -> "Chains":
@@ -70,22 +75,22 @@ class Chains(Particles):
         begins: Bool[Array, ""],
         ends: Bool[Array, ""],
     ) -> "Chains":
-        """After one of the transitions that lead to draw `index` of every chain; in place under `jit`.
+        """Return the table after one of the transitions that lead to draw `index` of every chain.
 
-        `divergent` is or-ed into the flags of this draw, which the first transition (`begins`) clears; the last one
-        (`ends`) stores the positions.
+        The first transition (`begins`) clears the draw's divergence flags, each one adds its own, and the last one
+        (`ends`) stores the positions. Under `jit` the table is updated in place.
         """
         first = index * self.chains
 
-        def held(table: Array) -> Array:
+        def current(table: Array) -> Array:
             return jax.lax.dynamic_slice_in_dim(table, first, self.chains)
 
         def put(table: Array, rows: Array) -> Array:
             return jax.lax.dynamic_update_slice_in_dim(table, rows, first, 0)
 
         return Chains(
-            put(self.positions, jnp.where(ends, positions, held(self.positions))),
-            put(self.divergent, divergent | (held(self.divergent) & ~begins)),
+            put(self.positions, jnp.where(ends, positions, current(self.positions))),
+            put(self.divergent, divergent | (current(self.divergent) & ~begins)),
             jnp.where(ends, index + 1, self.kept).astype(self.kept.dtype),
             self.chains,
         )
@@ -98,12 +103,12 @@ class Chains(Particles):
     def by_chain(
         self, rows: Float[Array | np.ndarray, "m d"]
     ) -> Float[Array | np.ndarray, "c n d"]:
-        """Rows in the order of `drawn` with an axis for the chains."""
+        """Reshape rows in the order of `drawn`, with a first axis for the chains."""
         return rows.reshape(-1, self.chains, rows.shape[-1]).swapaxes(0, 1)
 
     @property
     def divergences(self) -> int:
-        """How many of the draws have a transition that diverged on their way."""
+        """The number of draws with a divergent transition on the way to them."""
         return int(self.divergent[: int(self.kept) * self.chains].sum())
 
 

@@ -1,8 +1,10 @@
-"""Several processes that train one posterior: what each of them reads, and what they must decide alike.
+"""Several processes that train one posterior: which data each of them reads, and how they decide alike.
 
 After `jax.distributed.initialize` every process runs the same program on the devices of all. Between chunks of steps
-Python decides in each of them, and must decide the same: whether to stop, to save, where to go on. With one process
-nothing here communicates.
+Python decides in each process whether to stop, to save and where to resume, and all must decide the same. With one
+process nothing here communicates.
+
+Users call `share`, `distribute` and `first`, as `gpvi.hosts`. The other functions are for the library.
 """
 
 import hashlib
@@ -14,35 +16,49 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, PyTree
 
-from gpvi._inputs import device_dtype, held_as
+from gpvi._inputs import cast_in_range, device_dtype
 from gpvi.errors import InputError
-from gpvi.parallel.mesh import DATA, dividing
+from gpvi.parallel.mesh import DATA, draws_axis
 
 
 def first() -> bool:
-    """Whether this process writes files and progress."""
+    """Return whether this process is the one that writes files and shows progress.
+
+    Returns
+    -------
+    bool
+        True in one process, False in the others.
+
+    Examples
+    --------
+    >>> gpvi.hosts.first()
+    True
+    """
     return jax.process_index() == 0
 
 
-def agreed(value: int) -> int:
-    """The largest that any process has."""
+def largest(value: int) -> int:
+    """Return the largest value of any process; every process must call it."""
     return value if jax.process_count() == 1 else int(max(_of_all(value)))
 
 
 def require_agreement(value: int, otherwise: str) -> None:
-    """Refuse to go on where the processes have different values."""
-    if jax.process_count() > 1 and len(set(found := _of_all(value).tolist())) > 1:
-        raise InputError(f"{otherwise}: {found}, by process.")
+    """Raise `InputError`, which begins with `otherwise`, if the processes have different values."""
+    if jax.process_count() == 1:
+        return
+    values = _of_all(value).tolist()
+    if len(set(values)) > 1:
+        raise InputError(f"{otherwise}: {values}, by process.")
 
 
-def joined(digest: str) -> str:
-    """One digest of those of all processes."""
-    all_of_them = _of_all(np.frombuffer(bytes.fromhex(digest), np.uint8))
-    return hashlib.sha256(all_of_them.tobytes()).hexdigest()
+def joint_digest(digest: str) -> str:
+    """Return one digest of the digests of all processes; every process must call it."""
+    digests = _of_all(np.frombuffer(bytes.fromhex(digest), np.uint8))
+    return hashlib.sha256(digests.tobytes()).hexdigest()
 
 
-def at_hand(array: Array | np.ndarray) -> np.ndarray:
-    """All of an array, wherever its parts are; every process must ask."""
+def gathered(array: Array | np.ndarray) -> np.ndarray:
+    """Return a complete array in the memory of this process, wherever its parts are; every process must call it."""
     if isinstance(array, np.ndarray) or array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(array)
     from jax.experimental import multihost_utils
@@ -50,34 +66,79 @@ def at_hand(array: Array | np.ndarray) -> np.ndarray:
     return np.asarray(multihost_utils.process_allgather(array, tiled=True))
 
 
-def parts(leaf: Any) -> list[np.ndarray]:
-    """What this process has of an array."""
+def local_parts(leaf: Any) -> list[np.ndarray]:
+    """Return the parts of an array that are on the devices of this process."""
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         return [np.asarray(shard.data) for shard in leaf.addressable_shards]
     return [np.asarray(leaf)]
 
 
 def share(size: int, mesh: Mesh) -> slice:
-    """Which of `size` data this process is to read for `distribute`."""
-    found = _sharding(size, mesh).addressable_devices_indices_map((size,)).values()
-    spans = [index[0].indices(size) for index in found if index is not None]
+    """Return the rows of the data that this process must read for `distribute`.
+
+    Parameters
+    ----------
+    size
+        N, the number of data of all processes together.
+    mesh
+        The mesh that `gpvi.fit` will get. The data lie along its axis "data" or, if it has none, "particles".
+
+    Returns
+    -------
+    slice
+        The rows, one contiguous range.
+
+    Raises
+    ------
+    gpvi.errors.InputError
+        If the number of devices along the axis does not divide N, or the devices of this process are not neighbours.
+
+    Examples
+    --------
+    >>> mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",))
+    >>> gpvi.hosts.share(6, mesh)
+    slice(0, 6, None)
+    """
+    indices = _sharding(size, mesh).addressable_devices_indices_map((size,)).values()
+    spans = [index[0].indices(size) for index in indices if index is not None]
     start, stop = min(span[0] for span in spans), max(span[1] for span in spans)
     if stop - start != sum({span[0]: span[1] - span[0] for span in spans}.values()):
         raise InputError(
-            f"the devices of process {jax.process_index()} share out data that do not lie together. Put the devices of "
-            "each process side by side along the axis of the mesh, in the order of jax.devices()."
+            f"the rows for the devices of process {jax.process_index()} are not one contiguous range. Put the devices "
+            "of each process side by side along the axis of the mesh, in the order of jax.devices()."
         )
     return slice(start, stop)
 
 
 def distribute(data: PyTree, mesh: Mesh, *, size: int) -> PyTree:
-    """Data of which each process has some, as arrays over all of them: pass them to `Target(data=…)`.
+    """Combine the data that each process has read into arrays over all processes, for `gpvi.Target(data=…)`.
 
     Parameters
     ----------
-    data: arrays with the rows that `share(size, mesh)` names.
-    mesh: as `fit` gets it: the data lie along its axis "data" or, where there is none, "particles".
-    size: N, the number of data of all processes together.
+    data
+        Arrays with the rows that `share(size, mesh)` names.
+    mesh
+        The mesh that `gpvi.fit` will get. The data lie along its axis "data" or, if it has none, "particles".
+    size
+        N, the number of data of all processes together.
+
+    Returns
+    -------
+    PyTree
+        The same structure, of JAX arrays with N rows.
+
+    Raises
+    ------
+    gpvi.errors.InputError
+        If an array does not have the rows that `share` names, or `share` refuses the mesh.
+
+    Examples
+    --------
+    >>> mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",))
+    >>> rows = gpvi.hosts.share(6, mesh)
+    >>> X = gpvi.hosts.distribute(np.zeros((6, 2))[rows], mesh, size=6)
+    >>> X.shape
+    (6, 2)
     """
     mine, sharding = share(size, mesh), _sharding(size, mesh)
 
@@ -88,25 +149,27 @@ def distribute(data: PyTree, mesh: Mesh, *, size: int) -> PyTree:
                 f"process {jax.process_index()} has data of shape {array.shape}; it is to read the "
                 f"{mine.stop - mine.start} rows gpvi.parallel.hosts.share({size}, mesh) = {mine.start}:{mine.stop}."
             )
-        array = held_as(array, device_dtype(array.dtype))
+        array = cast_in_range(array, device_dtype(array.dtype))
         return jax.make_array_from_process_local_data(sharding, array, (size, *array.shape[1:]))
 
     return jax.tree.map(put, data)
 
 
 def _sharding(size: int, mesh: Mesh) -> NamedSharding:
-    axis = DATA if DATA in mesh.axis_names else dividing(mesh.axis_names)
+    """Return how N data are distributed along the axis of the mesh that they share."""
+    axis = DATA if DATA in mesh.axis_names else draws_axis(mesh.axis_names)
     devices = mesh.shape[axis]
     if size % devices:
         lower = size - size % devices
         raise InputError(
-            f"{size} data cannot be shared out evenly over the {devices} devices of the axis {axis!r}. Leave some out "
+            f"{size} data cannot be distributed evenly over the {devices} devices of the axis {axis!r}. Leave some out "
             f"or repeat some: {lower} and {lower + devices} can."
         )
     return NamedSharding(mesh, Spec(axis))
 
 
 def _of_all(value: int | np.ndarray) -> np.ndarray:
+    """Return the values of all processes, along a new first axis."""
     from jax.experimental import multihost_utils
 
     return np.asarray(multihost_utils.process_allgather(np.asarray(value)))

@@ -1,5 +1,5 @@
-"""Files: written whole or not at all, bounded before they are read, locked while in use. Nothing read is executed.
+"""Files: replaced atomically, bounded before they are read, and locked while in use. Nothing that is read is executed.
 
-`format` is the layout of every saved posterior and checkpoint; what they mean is known to `gpvi.posterior.saving` and
-`gpvi.training.checkpoint`. May import: `errors`. Start reading at `format.py`.
+`format` reads and writes the file of every saved posterior and checkpoint. What such a file means is known to
+`gpvi.posterior.saving` and `gpvi.training.checkpoint`. May import: `errors`. Start reading at `format.py`.
 """

@@ -1,6 +1,6 @@
-"""One process at a time in a directory.
+"""A lock on a directory: one process at a time may use it.
 
-The system keeps the lock and lets go of it when the process ends, however it ends: nothing goes stale.
+The operating system holds the lock and releases it when the process ends, however it ends, so a lock never goes stale.
 """
 
 import os
@@ -14,15 +14,15 @@ NAME = ".gpvi-lock"
 
 
 @contextmanager
-def held(directory: Path) -> Iterator[OSError | None]:
-    """Hold a directory, which is made if need be; refused where another has it.
+def locked(directory: Path) -> Iterator[OSError | None]:
+    """Lock a directory, which is created if it is missing; raise `InputError` if another process has locked it.
 
-    Yields None, or the `OSError` that kept it from being locked: a directory that cannot be made or written to, a
-    filesystem without locks.
+    Yields None, or the `OSError` for which the directory is not locked: it cannot be created or written to, or its
+    filesystem has no locks. The caller decides what to do then.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        descriptor = _taken(directory / NAME)
+        descriptor = _acquire(directory / NAME)
     except OSError as error:
         yield error
         return
@@ -30,13 +30,17 @@ def held(directory: Path) -> Iterator[OSError | None]:
         yield None
     finally:
         with suppress(OSError):
-            os.unlink(directory / NAME)  # while it is held: `_taken` looks again
+            os.unlink(directory / NAME)  # before the lock is released: `_acquire` checks for this
         with suppress(OSError):
             os.close(descriptor)
 
 
-def _taken(path: Path) -> int:
-    """The descriptor of the file, locked; of the one that is still there, should its holder have removed it."""
+def _acquire(path: Path) -> int:
+    """Open and lock the file, and return its descriptor.
+
+    Between the two another process may remove the file and release its lock. The lock would then be on a file that
+    nobody else can find, so the file is opened again until the locked one is the one at `path`.
+    """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
         try:
@@ -57,6 +61,7 @@ def _taken(path: Path) -> int:
 
 
 def _lock(descriptor: int) -> bool:
+    """Lock an open file; return False if another process has locked it."""
     if os.name == "nt":
         import msvcrt
 

@@ -1,6 +1,7 @@
-"""Files that appear whole or not at all."""
+"""Files that appear complete or not at all, and directories that can be written to."""
 
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -8,23 +9,41 @@ from pathlib import Path
 
 from gpvi.errors import StorageError
 
+TEMPORARY = re.compile(r"\.gpvi-[0-9a-f]{16}\.tmp")
+"""Names of files that are still being written."""
+
+
+def temporary_sibling(path: Path) -> Path:
+    """Return a new temporary name in the directory of `path`."""
+    return path.with_name(f".gpvi-{secrets.token_hex(8)}.tmp")
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or directory is on the disk."""
+    if os.name == "nt":  # no such call for directories
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """Where to write what is to be at `path` once all of it is on the disk; nothing is left of a write that fails."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+def atomic(path: Path) -> Iterator[Path]:
+    """Yield a temporary path; what the body writes there replaces `path` at the end, or vanishes if the body fails."""
+    part = temporary_sibling(path)
     try:
         yield part
-        with part.open("rb+") as file:
-            os.fsync(file.fileno())
+        sync(part)
         part.replace(path)
     finally:
         with suppress(OSError):
             part.unlink()
 
 
-def prepare(directory: str | os.PathLike[str]) -> None:
-    """Make the directory, and refuse one that cannot be written to before anything is run for it."""
+def make_writable(directory: str | os.PathLike[str]) -> None:
+    """Create the directory; raise `StorageError` now, before any work, if it cannot be written to."""
     folder = Path(directory)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -35,18 +54,18 @@ def prepare(directory: str | os.PathLike[str]) -> None:
         raise unwritable(folder, error) from error
 
 
-def try_out(directory: str | os.PathLike[str]) -> None:
-    """Refuse a directory that cannot be written to, and leave nothing behind."""
+def check_writable(directory: str | os.PathLike[str]) -> None:
+    """Raise `StorageError` if the directory could not be created or written to, and leave nothing behind."""
     folder = Path(directory)
-    made = [place for place in (folder, *folder.parents) if not place.exists()]
-    prepare(folder)
-    for place in made:
+    created = [place for place in (folder, *folder.parents) if not place.exists()]
+    make_writable(folder)
+    for place in created:
         with suppress(OSError):
             place.rmdir()
 
 
 def unwritable(folder: Path, error: OSError) -> StorageError:
-    """The error for a directory that cannot be written to."""
+    """Return the error for a directory that cannot be written to."""
     return StorageError(
         f"nothing can be written to {folder}: {error.strerror}. Choose another --out directory."
     )

@@ -1,4 +1,4 @@
-"""Draws out: named and constrained, and as the groups that ArviZ reads."""
+"""Export of draws: by name and in their supports, and as the groups that ArviZ reads."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ from gpvi.targets.coordinate_names import path_name
 from gpvi.targets.target import Target
 
 AT_ONCE = 256
-"""How many draws are constrained or predicted from side by side."""
+"""Draws that are constrained, or predicted from, at the same time."""
 LARGEST = 2**28
 """The most numbers that a group of one value for each draw and datum may hold."""
 
@@ -23,9 +23,9 @@ Groups = dict[str, dict[str, np.ndarray]]
 
 
 def named(target: Target, x: Float[Array, "n d"]) -> PyTree:
-    """Draws as the target's model names and constrains them, each with a first axis of n.
+    """Return draws as the target's model names and constrains them, each array with a first axis of n.
 
-    Without a model: `{"x": x}`, or one variable for each coordinate where the target has names of its own.
+    Without a model these are `{"x": x}`, or one variable per coordinate if the target has names of its own.
     """
     if target.model is not None:
         return _over_draws(target.model.constrain, x)
@@ -68,7 +68,7 @@ def to_arviz(
 
 
 def check(target: Target, draws: int, *, predictive: bool, log_likelihood: bool) -> None:
-    """Refuse, before anything is drawn, where ArviZ is not installed or a group would be too large."""
+    """Raise an error, before anything is drawn, if ArviZ is not installed or a group would be too large."""
     try:
         import arviz  # noqa: F401
     except ImportError as error:
@@ -100,7 +100,7 @@ def _statistics(drawn: ExportedDraws) -> tuple[dict[str, np.ndarray], float | No
 
 
 def _pointwise(target: Target, x: Float[Array, "n d"]) -> dict[str, Array]:
-    """The log-likelihood of every datum at every draw, where it is known for each."""
+    """Return the log-likelihood of every datum at every draw, if the target knows it per datum."""
     if target.model is not None and target.model.observed:
         return _over_draws(target.model.log_likelihood, x)
     terms = _terms(target)
@@ -108,7 +108,7 @@ def _pointwise(target: Target, x: Float[Array, "n d"]) -> dict[str, Array]:
 
 
 def _terms(target: Target) -> Callable[..., Array] | None:
-    """x → one log-likelihood for each datum, if that is what the target was given."""
+    """Return the function from x to one log-likelihood per datum, if the target was given one."""
     terms = target.log_likelihood_terms
     with target.precision():
         each = terms is not None and jax.eval_shape(terms, target.initial).shape == (target.size,)
@@ -117,12 +117,12 @@ def _terms(target: Target) -> Callable[..., Array] | None:
 
 @eqx.filter_jit
 def _over_draws(function: Callable[..., PyTree], *rows: Any) -> PyTree:
-    """`function` at every row, compiled once for each function, a few rows side by side."""
+    """Evaluate `function` at every row, a block of rows at a time; compiled once for each function."""
     return jax.lax.map(lambda row: function(*row), rows, batch_size=AT_ONCE)
 
 
 def flat(tree: PyTree) -> dict[str, np.ndarray]:
-    """A tree as named arrays."""
+    """Return the leaves of a tree as arrays, named by their paths."""
     return {path_name(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
 
 
@@ -132,7 +132,7 @@ def _assembled(
     dims: Mapping[str, tuple[str, ...]],
     attributes: Mapping[str, str | float],
 ) -> Any:
-    """Groups with chain and draw axes, and observations without, in whichever container ArviZ reads."""
+    """Put groups with chain and draw axes, and observations without, into the container that ArviZ reads."""
     import arviz
     import xarray
 

@@ -563,7 +563,7 @@ class Posterior:
         Parameters
         ----------
         path
-            Where to save it. An earlier save there is replaced; anything else is not.
+            The file to write, such as "banana.gpvi". An earlier save there is replaced; anything else is not.
 
         Raises
         ------
@@ -576,8 +576,8 @@ class Posterior:
         >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
         >>> posterior = gpvi.fit(target, gpvi.FullRankVI(), steps=200, key=key, progress=False)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     posterior.save(f"{folder}/normal")
-        ...     gpvi.load(f"{folder}/normal").dim
+        ...     posterior.save(f"{folder}/normal.gpvi")
+        ...     gpvi.load(f"{folder}/normal.gpvi").dim
         2
         """
         saving.write(self.saved(), path)
@@ -635,7 +635,7 @@ def load(path: str | os.PathLike[str], classes: Iterable[Any] = ()) -> Posterior
     Parameters
     ----------
     path
-        Where it was saved.
+        The file. A directory that an earlier version of gpvi saved is read, too.
     classes
         Your own classes that the posterior was made with. They need not be given if they are decorated with
         `gpvi.specs.spec` and their module has been imported.
@@ -658,8 +658,8 @@ def load(path: str | os.PathLike[str], classes: Iterable[Any] = ()) -> Posterior
     >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
     >>> posterior = gpvi.fit(target, gpvi.FullRankVI(), steps=200, key=key, progress=False)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     posterior.save(f"{folder}/normal")
-    ...     gpvi.load(f"{folder}/normal").dim
+    ...     posterior.save(f"{folder}/normal.gpvi")
+    ...     gpvi.load(f"{folder}/normal.gpvi").dim
     2
     """
     return Posterior(**saving.read(path, classes)._asdict())

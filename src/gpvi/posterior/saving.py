@@ -1,4 +1,4 @@
-"""A posterior as a directory of safetensors and JSON, written and read without its target."""
+"""A posterior as a file of arrays and JSON, written and read without its target."""
 
 import dataclasses
 import json
@@ -22,24 +22,25 @@ from gpvi.generators.triangular import HEAD
 from gpvi.methods import Method
 from gpvi.methods.carriers import Particles, Sampler
 from gpvi.persistence import format as storage
+from gpvi.persistence.untrusted import json_strings
 from gpvi.posterior.history import Training
 from gpvi.posterior.start import Start
 from gpvi.targets.coordinates import Affine
 from gpvi.targets.target import Target
 
 Parts = tuple[AbstractGenerator | Particles, Affine, PyTree]
-"""The model, its coordinates, and what a solver, critic or sampler had learned."""
+"""The model, its coordinates, and what a solver, critic or sampler has learned."""
 PREFIXES = ("model", "affine", "auxiliary")
 MOST_LAYERS = 1_000
-"""Of a generator that is loaded."""
+"""Most layers of a generator that is loaded: finding the shape of each takes time."""
 MEMBERS = "members"
-"""Where a document holds several posteriors, as that of `gpvi.bnn.Predictive` does, these are under this name."""
+"""The key of a document with several posteriors, as `gpvi.bnn.Predictive` saves them."""
 LISTED = 10_000
-"""Names of more coordinates are saved among the arrays: a document is to be read by people."""
+"""More names than this are saved as an array, so that people can still read the document."""
 
 
 class Saved(NamedTuple):
-    """What is saved of a posterior: all of it but the target."""
+    """What a file holds of a posterior: everything but the target."""
 
     method: Method
     model: AbstractGenerator | Particles
@@ -49,13 +50,13 @@ class Saved(NamedTuple):
     auxiliary: PyTree
 
 
-def write(saved: Saved, directory: str | os.PathLike[str]) -> None:
-    """Write a directory that `read` reads."""
-    storage.write(directory, *to_document(saved, LISTED))
+def write(saved: Saved, path: str | os.PathLike[str]) -> None:
+    """Write a file that `read` reads."""
+    storage.write(path, *to_document(saved, LISTED))
 
 
 def to_document(saved: Saved, listed: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """What is written of a posterior, with at most `listed` names in the document."""
+    """Return a posterior as a document and arrays, with at most `listed` names in the document."""
     training, start = saved.training, saved.start
     location = start.affine.location
     parts = (saved.model, start.affine, saved.auxiliary)
@@ -84,29 +85,29 @@ def to_document(saved: Saved, listed: int) -> tuple[dict[str, Any], dict[str, np
     return document, arrays | history
 
 
-def read(directory: str | os.PathLike[str], classes: Iterable[Any] = ()) -> Saved:
+def read(path: str | os.PathLike[str], classes: Iterable[Any] = ()) -> Saved:
     """What `write` wrote; nothing in the files is executed, and no target is needed."""
     known = specs.known_classes(classes)
-    document, arrays = storage.read(directory)
+    document, arrays = storage.read(path)
     if MEMBERS in document:
         raise StorageError(
-            f"{directory} holds what a network predicts, and not a single posterior: read it with "
-            "gpvi.bnn.load(directory, network)."
+            f"{path} holds what a network predicts, and not a single posterior: read it with "
+            "gpvi.bnn.load(path, network)."
         )
-    with understood(directory, "a posterior"):
+    with understood(path, "a posterior"):
         return from_document(document, arrays, known)
 
 
 @contextmanager
-def understood(directory: str | os.PathLike[str], what: str) -> Iterator[None]:
-    """Whatever a foreign document makes of the constructors is its fault, and told as such."""
+def understood(path: str | os.PathLike[str], what: str) -> Iterator[None]:
+    """Turn any error that a foreign document causes into a `StorageError`."""
     try:
         yield
     except StorageError:
         raise
     except Exception as error:
         raise StorageError(
-            f"{directory} does not hold {what} that this version of gpvi can read: {repr(error)[:500]}. "
+            f"{path} does not hold {what} that this version of gpvi can read: {repr(error)[:500]}. "
             "It may come from another version, or have been edited."
         ) from error
 
@@ -116,7 +117,7 @@ def from_document(
     arrays: dict[str, np.ndarray],
     known: Mapping[str, type] | None = None,
 ) -> Saved:
-    """What `to_document` made a document of; `known` classes are instantiated, by default all registered ones."""
+    """Read what `to_document` wrote; only `known` classes are instantiated, by default all registered ones."""
     _expect(_layers(document["method"]) <= MOST_LAYERS, "it has too many layers")
     method, training = specs.from_json(document["method"], known), document["training"]
     dim, dtype = document["dim"], document["dtype"]
@@ -124,7 +125,7 @@ def from_document(
     _expect(type(dim) is int and dim >= 1, f"dim is {dim!r}")
     _expect(dtype in ("float32", "float64"), f"dtype is {dtype!r}")
     listed = document["names"]
-    names = tuple(json.loads(arrays["names"].tobytes()) if listed is None else listed)
+    names = tuple(json_strings(arrays["names"].tobytes(), dim) if listed is None else listed)
     _expect(len(names) == dim and all(isinstance(name, str) for name in names), "names do not fit")
     _expect(document["affine"] in ("diagonal", "dense"), f"affine is {document['affine']!r}")
     history = {name: arrays[f"history/{name}"] for name in training["history"]}
@@ -154,7 +155,7 @@ def from_document(
 
 
 def _as_saved(method: Method, dim: int, arrays: dict[str, np.ndarray]) -> Method:
-    """The method, but with the head that its file is for: those of no stated size once ended at 64 coordinates."""
+    """Return the method with the head size of its file: an unstated size once meant at most 64 coordinates."""
     generator = getattr(method, "generator", None)
     if not isinstance(generator, Triangular) or generator.latent is not None:
         return method
@@ -166,7 +167,7 @@ def _as_saved(method: Method, dim: int, arrays: dict[str, np.ndarray]) -> Method
 
 
 def _layers(specification: Any) -> int | float:
-    """The layers, at most, that a specification names: the shape of each takes time to find."""
+    """Return an upper bound on the number of layers that a specification names."""
     if isinstance(specification, list):
         return len(specification) + sum(map(_layers, specification))
     if not isinstance(specification, dict):
@@ -184,10 +185,10 @@ def _expect(holds: bool, otherwise: str) -> None:
 def _filled(
     method: Method, dim: int, dtype: np.dtype, affine_kind: str, arrays: dict[str, np.ndarray]
 ) -> Parts:
-    """The parts of a posterior of this specification with the stored arrays in their leaves, whose shapes must fit.
+    """Return the parts of a posterior with the stored arrays in their leaves; their shapes must agree.
 
-    Nothing of them is computed: only their shapes are found. What a solver or critic had learned is None in files that
-    do not hold it.
+    The parts are built abstractly, to learn their shapes. What a solver or critic has learned is None if the file does
+    not hold it.
     """
     import optax
 
@@ -223,7 +224,7 @@ def _filled(
 
 
 def _named_arrays(parts: Parts) -> list[tuple[str, Any]]:
-    """Every array leaf with a name made of its path."""
+    """Return every array leaf with a name made of its path."""
     return [
         (prefix + jax.tree_util.keystr(path), leaf)
         for prefix, tree in zip(PREFIXES, parts, strict=True)

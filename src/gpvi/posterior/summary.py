@@ -1,4 +1,4 @@
-"""What a posterior says of each quantity: its mean, spread and quantiles, as a table."""
+"""The summary of a posterior: mean, spread and quantiles of each quantity, as a table."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ from jaxtyping import Shaped
 
 from gpvi.diagnostics import mcmc
 from gpvi.errors import InputError
-from gpvi.targets.coordinate_names import entries
+from gpvi.targets.coordinate_names import entry_names
 
 QUANTILES = {"5 %": 0.05, "median": 0.5, "95 %": 0.95}
 SHOWN = 40
@@ -68,7 +68,7 @@ def summarise(
 
     `by_chain` adds an axis for Markov chains, or returns None if the draws form none.
     """
-    names = [name for key, values in named.items() for name in entries(key, values.shape[1:])]
+    names = [name for key, values in named.items() for name in entry_names(key, values.shape[1:])]
     x = np.concatenate(
         [np.asarray(v, np.float64).reshape(len(v), -1) for v in named.values()], axis=1
     )

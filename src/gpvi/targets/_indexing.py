@@ -1,6 +1,11 @@
-"""Finds a function that reads beyond the end of its argument, which JAX does not refuse: it clamps the index.
+"""Detects a function that reads beyond the end of its argument.
 
-So `x[2]` of a point with two coordinates is x[1] without a word, and a wrong `dim` gives a wrong posterior.
+JAX clamps such an index without an error: `x[2]` of a point with two coordinates is x[1], and a wrong `dim` gives a
+wrong posterior.
+
+The index checks of `jax.experimental.checkify` would find more such indices, those of loops and index arrays. But they
+also refuse indices that are meant, with `mode="clip"`, `mode="fill"` or masked afterwards, and they compile and run the
+function once more.
 """
 
 import contextlib
@@ -15,15 +20,18 @@ _OPERATORS = ("add", "sub", "mul", "truediv", "pow", "matmul", "mod", "floordiv"
 
 
 def index_out_of_range(function: Callable[[Any], Any], dim: int, dtype: DTypeLike) -> int | None:
-    """The first such index that `function` uses on a vector of `dim` coordinates; None where none is seen."""
+    """The first index beyond the end of a vector of `dim` coordinates that `function` reads; None if it reads none.
+
+    Only integers known while tracing are seen: those of a loop over traced indices are not.
+    """
 
     def traced(x):
         function(_Bounded(x))
 
     try:
         jax.eval_shape(traced, jax.ShapeDtypeStruct((dim,), dtype))
-    except _OutOfRangeError as found:
-        return found.index
+    except _OutOfRangeError as error:
+        return error.index
     except Exception:
         pass
     return None
@@ -35,7 +43,7 @@ class _OutOfRangeError(Exception):
 
 
 class _Bounded:
-    """Stands in for a traced vector, and refuses whole numbers beyond its end."""
+    """A stand-in for a traced vector that refuses integer indices beyond its end."""
 
     def __init__(self, x: Any):
         self._x = x

@@ -1,11 +1,11 @@
-r"""NumPyro models behind a flat vector.
+r"""NumPyro models of a flat vector.
 
 A site with support S is written as θ = T(u) with NumPyro's bijection T: R^m → S, and x is the concatenation of all u.
 The log-density of x is log p(θ, y) + Σ log|det T′(u)|.
 
-A plate of N with `subsample_size=B` is the mini-batch form: what lies inside the plate is the sum over data that a
-batch scales by N/B, what lies outside is the prior, and the data are the indices 0…N−1. Latent sites inside it keep all
-their N values in x, of which a batch sees its own.
+A plate of N with `subsample_size=B` gives the mini-batch form. Sites inside the plate make up the sum over data, which
+a batch scales by N/B; sites outside it make up the prior; and the data are the indices 0…N−1. A latent site inside the
+plate keeps all its N values in x, and a batch uses those of its own indices.
 """
 
 import inspect
@@ -21,19 +21,19 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Scalar
 
 from gpvi._inputs import precision
 from gpvi.errors import InputError, NotAvailableError
-from gpvi.targets.coordinate_names import entries
+from gpvi.targets.coordinate_names import entry_names
 from gpvi.targets.model import split
 
 ATTEMPTS = 100
-"""How many points are tried in search of one with a finite log-density."""
+"""The most points that are tried in search of one with a finite log-density."""
 
 
 class Latent(NamedTuple):
-    """A latent site: its name, the shape of u, and the axis of u (from the right) along the subsampled plate."""
+    """A latent site: its name, the shape of u, and the axis of u along the subsampled plate (negative), if any."""
 
     name: str
     shape: tuple[int, ...]
-    local: int | None
+    plate_axis: int | None
 
 
 class Plate(NamedTuple):
@@ -45,25 +45,29 @@ class Plate(NamedTuple):
 
 
 class NumPyroModel:
-    """A NumPyro model with its arguments; they are constants of what is compiled.
+    """A NumPyro model with its arguments, which are constants of the compiled program.
 
     Attributes
     ----------
-    dim, names, initial: of the vector x; `initial` has a finite log-density.
-    plate: the plate that is subsampled, if any.
-    observed: the values of the observed sites.
-    dims: names for the axes of each site, from its plates.
+    dim, names, initial
+        The dimension of x, the names of its coordinates, and a point where the log-density is finite.
+    plate
+        The plate that is subsampled, if any.
+    observed
+        The values of the observed sites.
+    dims
+        The names of the axes of each site, taken from its plates.
     """
 
     def __init__(self, model: Any, args: tuple, kwargs: Mapping[str, Any], dtype: np.dtype):
         _require_numpyro()
         _check_callable(model)
         self._model, self._dtype = model, dtype
-        self._args, self._kwargs = _own((args, dict(kwargs)), dtype)
+        self._args, self._kwargs = _copied((args, dict(kwargs)), dtype)
         self._latents: Sequence[Latent] = ()
         self.plate: Plate | None = None
         self.dims: dict[str, tuple[str, ...]] = {}
-        self._everything: np.ndarray | None = None
+        self._all_indices: np.ndarray | None = None
         with precision(dtype):
             self._inspect(self._read_plate)
             self._inspect(self._read_sites)
@@ -74,45 +78,45 @@ class NumPyroModel:
                     "Give its unknowns priors with numpyro.sample, and pass data as obs=."
                 )
             self.names = tuple(
-                name for site in self._latents for name in entries(site.name, site.shape)
+                name for site in self._latents for name in entry_names(site.name, site.shape)
             )
             self._check_batches()
             medians, observed = self._medians()
             self.observed = {name: np.asarray(value) for name, value in observed.items()}
             self.initial = self._find_start(medians)
 
-    def form(self) -> dict[str, Any]:
-        """The arguments of a target of this model, whole or in mini-batch form."""
+    def target_arguments(self) -> dict[str, Any]:
+        """The arguments of `Target` for this model: a log-density, or the mini-batch form if a plate is subsampled."""
         start = {"dim": self.dim, "initial": self.initial, "names": self.names}
         if self.plate is None:
             return {"log_density": self.log_joint, **start}
-        functions = {"log_likelihood": self.log_plate, "log_prior": self.log_rest}
+        functions = {"log_likelihood": self.log_inside, "log_prior": self.log_outside}
         batches = {"data": np.arange(self.plate.size), "batch_size": self.plate.subsample}
         return functions | batches | start
 
     def log_joint(self, x: Float[Array, " d"]) -> Scalar:
-        """log p(θ(x), y) + log|det θ′(x)| on all data."""
-        log_probs, _ = self._log_probs(x, self._everything)
+        """log p(θ(x), y) + log|det θ′(x)| of all data."""
+        log_probs, _ = self._log_probs(x, self._all_indices)
         return _total(log_probs.values())
 
-    def log_plate(self, x: Float[Array, " d"], indices: Int[Array, " b"]) -> Scalar:
-        """The part inside the subsampled plate, on these data, unscaled."""
+    def log_inside(self, x: Float[Array, " d"], indices: Int[Array, " b"]) -> Scalar:
+        """The unscaled sum over the sites inside the subsampled plate, for the data with these indices."""
         assert self.plate is not None
         log_probs, trace = self._log_probs(x, indices)
         inside = _total(value for name, value in log_probs.items() if self._is_inside(trace[name]))
         return inside * (len(indices) / self.plate.size)
 
-    def log_rest(self, x: Float[Array, " d"]) -> Scalar:
-        """The part outside the subsampled plate."""
-        log_probs, trace = self._log_probs(x, self._everything)
+    def log_outside(self, x: Float[Array, " d"]) -> Scalar:
+        """The sum over the sites outside the subsampled plate."""
+        log_probs, trace = self._log_probs(x, self._all_indices)
         return _total(
             value for name, value in log_probs.items() if not self._is_inside(trace[name])
         )
 
     def finite_in_double(self, points: Float[np.ndarray, "n d"]) -> np.ndarray | None:
-        """At which of these points the log-density and its gradient are finite in float64.
+        """Whether the log-density and its gradient are finite in float64, for each point.
 
-        None where they cannot be computed so, as the model holds arrays of another precision.
+        None if they cannot be computed in float64 because the model contains arrays of another precision.
         """
         double = np.dtype("float64")
         try:
@@ -125,8 +129,8 @@ class NumPyroModel:
         return np.isfinite(values) & np.isfinite(slopes).all(1)
 
     def constrain(self, x: Float[Array, " d"]) -> dict[str, Array]:
-        """The latent sites in their supports, and the deterministic sites."""
-        trace = self._trace(self._substituted(x, self._everything))
+        """The values of the latent sites, in their supports, and of the deterministic sites."""
+        trace = self._trace(self._substituted(x, self._all_indices))
         return {
             name: jnp.asarray(site["value"])
             for name, site in trace.items()
@@ -137,14 +141,14 @@ class NumPyroModel:
         """One draw of the observed sites given x."""
         from numpyro.handlers import uncondition
 
-        trace = self._trace(uncondition(self._substituted(x, self._everything, key=key)))
+        trace = self._trace(uncondition(self._substituted(x, self._all_indices, key=key)))
         return {
             name: trace[name]["value"] for name in self.observed if not trace[name]["is_observed"]
         }
 
     def log_likelihood(self, x: Float[Array, " d"]) -> dict[str, Array]:
-        """log p(y_i | x) of every observation, by site."""
-        trace = self._trace(self._substituted(x, self._everything))
+        """log p(y_i | x) of each observation, by site."""
+        trace = self._trace(self._substituted(x, self._all_indices))
         return {
             name: trace[name]["fn"].log_prob(trace[name]["value"])
             for name in self.observed
@@ -166,22 +170,22 @@ class NumPyroModel:
         *,
         key: PRNGKeyArray | None = None,
     ) -> Callable[..., Any]:
-        """The model at x, on the data with these indices; what else it draws is fixed by `key`."""
+        """The model with its latent sites at x and the data with these indices; `key` draws any other site."""
         from numpyro import handlers
         from numpyro.infer.util import _unconstrain_reparam
 
         values = self.unravel(x)
         if indices is not None:
             values |= {
-                latent.name: jnp.take(values[latent.name], jnp.asarray(indices), latent.local)
+                latent.name: jnp.take(values[latent.name], jnp.asarray(indices), latent.plate_axis)
                 for latent in self._latents
-                if latent.local is not None
+                if latent.plate_axis is not None
             }
         model = handlers.seed(self._on(indices), jax.random.key(0) if key is None else key)
         return handlers.substitute(model, substitute_fn=partial(_unconstrain_reparam, values))
 
     def _on(self, indices: Int[Array, " b"] | np.ndarray | None) -> Callable[..., Any]:
-        """The model with the indices of its subsampled plate given."""
+        """The model with the indices of its subsampled plate fixed."""
         if indices is None or self.plate is None:
             return self._model
         from numpyro import handlers
@@ -204,18 +208,18 @@ class NumPyroModel:
     def _log_probs(
         self, x: Float[Array, " d"], indices: Int[Array, " b"] | np.ndarray | None
     ) -> tuple[dict[str, Array], dict[str, dict[str, Any]]]:
-        """The scaled log-probability of each site, Jacobians among them, and the trace."""
+        """The log-probability of each site, scaled and with its Jacobian, and the trace."""
         from numpyro.infer.util import compute_log_probs
 
         return compute_log_probs(self._substituted(x, indices), self._args, self._kwargs, {})
 
     def _inspect(self, read: Callable[[dict[str, dict[str, Any]]], None]) -> None:
-        """Run the model on shapes alone, with its latent sites somewhere in their supports, and read the trace."""
+        """Trace the model abstractly, with its latent sites somewhere in their supports, and read the trace."""
         from numpyro.handlers import seed, substitute
         from numpyro.infer import init_to_feasible
 
         def run() -> None:
-            model = seed(self._on(self._everything), jax.random.key(0))
+            model = seed(self._on(self._all_indices), jax.random.key(0))
             read(self._trace(substitute(model, substitute_fn=init_to_feasible())))
 
         try:
@@ -259,10 +263,10 @@ class NumPyroModel:
             )
         if plates:
             self.plate = plates[0]
-            self._everything = np.arange(plates[0].size)
+            self._all_indices = np.arange(plates[0].size)
 
     def _read_sites(self, trace: dict[str, dict[str, Any]]) -> None:
-        """The latent sites in the model's own order, and the names of all axes."""
+        """Read the latent sites, in the order of the model, and the names of all axes."""
         _check_terms(trace)
         latents = []
         for name, site in trace.items():
@@ -276,12 +280,15 @@ class NumPyroModel:
         self.dims = _dims(trace)
 
     def _medians(self) -> tuple[Float[Array, " d"], dict[str, Array]]:
-        """x at medians of prior draws (at the middle of its support for a site that has none), and the observations."""
+        """The unconstrained medians of prior draws, and the observations.
+
+        If a site has an improper prior, which cannot be drawn from, all sites take a feasible value instead.
+        """
         from numpyro.handlers import seed, substitute
         from numpyro.infer import init_to_feasible, init_to_median
 
         def run(key: PRNGKeyArray, start: Any) -> tuple[Array, dict[str, Array]]:
-            model = seed(self._on(self._everything), key)
+            model = seed(self._on(self._all_indices), key)
             trace = self._trace(substitute(model, substitute_fn=start))
             parts = [_unconstrained(latent.name, trace[latent.name]) for latent in self._latents]
             observed = {
@@ -296,13 +303,13 @@ class NumPyroModel:
         return x.astype(self._dtype), observed
 
     def _check_batches(self) -> None:
-        """Refuse a model that does not take its data by the plate's indices."""
+        """Refuse a model that does not index its data by what the subsampled plate yields."""
         if self.plate is None:
             return
         x = jax.ShapeDtypeStruct((self.dim,), self._dtype)
         indices = jax.ShapeDtypeStruct((self.plate.subsample,), jnp.result_type(int))
         try:
-            jax.eval_shape(self.log_plate, x, indices)
+            jax.eval_shape(self.log_inside, x, indices)
         except Exception as error:
             raise InputError(
                 f"the model {_name(self._model)} subsamples plate {self.plate.name!r} and fails on a batch of "
@@ -311,7 +318,7 @@ class NumPyroModel:
             ) from error
 
     def _find_start(self, medians: Float[Array, " d"]) -> np.ndarray:
-        """The prior's medians where log p is finite, else the first such point of a uniform search."""
+        """The prior medians if log p and its gradient are finite there, else the first such point of random ones."""
         evaluate = jax.jit(jax.value_and_grad(self.log_joint))
         point = medians
         for attempt in range(ATTEMPTS):
@@ -322,7 +329,7 @@ class NumPyroModel:
             radius = 2.0 * 0.9**attempt
             point = jax.random.uniform(key, (self.dim,), self._dtype, -radius, radius)
         finite = jnp.where(jnp.isfinite(medians), medians, 0)
-        log_probs = jax.jit(lambda x: self._log_probs(x, self._everything)[0])(finite)
+        log_probs = jax.jit(lambda x: self._log_probs(x, self._all_indices)[0])(finite)
         bad = {name: float(value) for name, value in log_probs.items() if not np.isfinite(value)}
         raise InputError(
             f"no point with a finite log-density and gradient was found for the model {_name(self._model)} in "
@@ -332,22 +339,23 @@ class NumPyroModel:
         )
 
 
-def _own(tree: PyTree, dtype: np.dtype) -> PyTree:
-    """Copies of all NumPy arrays, floats in the target's dtype; concrete, so that a model may compute with them.
+def _copied(tree: PyTree, dtype: np.dtype) -> PyTree:
+    """The arguments with NumPy arrays copied, and floats converted to the target's dtype.
 
-    JAX keeps the device copy of a NumPy array by its identity; a float32 and a float64 target must not share one.
+    The copies stay NumPy arrays, so that a model may compute shapes from them. JAX caches the device copy of a NumPy
+    array by its identity, and a float32 and a float64 target must not share one.
     """
 
-    def copied(leaf: Any) -> Any:
+    def copy(leaf: Any) -> Any:
         if not isinstance(leaf, np.ndarray):
             return leaf
         return leaf.astype(dtype if np.issubdtype(leaf.dtype, np.floating) else leaf.dtype)
 
-    return jax.tree.map(copied, tree)
+    return jax.tree.map(copy, tree)
 
 
 def _unconstrained(name: str, site: Mapping[str, Any]) -> Array:
-    """u = T^{-1}(θ) for a latent site."""
+    """The unconstrained value u = T^{-1}(θ) of a latent site."""
     from numpyro.distributions import biject_to
 
     try:
@@ -368,26 +376,26 @@ def _is_latent(site: Mapping[str, Any]) -> bool:
 
 
 def _is_data(site: Mapping[str, Any]) -> bool:
-    """Whether a site is an observation; a `numpyro.factor` is an observed site without a value."""
+    """Whether a site is an observation. A `numpyro.factor` is not: it is an observed site with an empty value."""
     return site["type"] == "sample" and site["is_observed"] and np.size(site["value"]) > 0
 
 
 def _in_plate(site: Mapping[str, Any], name: str) -> Any:
-    """The frame of this plate among those a site lies in."""
+    """The frame of the plate with this name if the site lies inside it, else None."""
     frames = site.get("cond_indep_stack", ())
     return next((frame for frame in frames if frame.name == name), None)
 
 
 def _dims(trace: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Names for the axes of every site: those of the plates that they run along, or `site_dim_i`."""
+    """The names of the axes of every site: that of the plate an axis runs along, or else `site_dim_i`."""
     sizes: dict[str, set[int]] = {}
     for site in trace.values():
         for frame in site.get("cond_indep_stack", ()):
             sizes.setdefault(frame.name, set()).add(frame.size)
     usable = {
         name
-        for name, found in sizes.items()
-        if len(found) == 1 and trace.get(name, {"type": "plate"})["type"] == "plate"
+        for name, lengths in sizes.items()
+        if len(lengths) == 1 and trace.get(name, {"type": "plate"})["type"] == "plate"
     }
     dims = {}
     for name, site in trace.items():
@@ -437,38 +445,39 @@ def _check_sites(trace: Mapping[str, Any]) -> None:
 
 
 def _check_terms(trace: Mapping[str, Any]) -> None:
-    """Refuse an observed site that pairs its data with means of other data, as (N, 1) against (N,) does.
+    """Refuse an observed site that compares every datum with the mean of every other one, as (N, 1) against (N,) does.
 
-    Its sum looks like any. A plate may repeat what is observed, and a single value may stand for many.
+    The sum over such pairs looks like any other. Allowed are data repeated along a plate, and a single value that
+    broadcasts.
     """
     for name, site in trace.items():
         if not _is_data(site):
             continue
-        own = (*site["fn"].batch_shape, *site["fn"].event_shape)
-        shape = jnp.broadcast_shapes(own, np.shape(site["value"]))
-        value, given = (_padded(each, len(shape)) for each in (np.shape(site["value"]), own))
+        fn_shape = (*site["fn"].batch_shape, *site["fn"].event_shape)
+        shape = jnp.broadcast_shapes(fn_shape, np.shape(site["value"]))
+        value, means = (_padded(each, len(shape)) for each in (np.shape(site["value"]), fn_shape))
         event = site["fn"].event_dim
         plates = {frame.dim - event for frame in site["cond_indep_stack"]}
         axes = range(-len(shape), 0)
-        data = {i for i in axes if value[i] > 1 and (i < -event or given[i] == 1)}
+        data = {i for i in axes if value[i] > 1 and (i < -event or means[i] == 1)}
         lengths = {value[i] for i in data - plates}
         if data and any(
             shape[i] > value[i] and (i not in plates or shape[i] in lengths) for i in axes
         ):
             raise InputError(
-                f"site {name!r} has a value of shape {np.shape(site['value'])} and a distribution of shape {own}, "
+                f"site {name!r} has a value of shape {np.shape(site['value'])} and a distribution of shape {fn_shape}, "
                 f"which broadcast to {shape}: data are paired with the means of others. Give both the same shape "
                 "(compare (N, 1) with (N,)), or repeat the data by a numpyro.plate."
             )
 
 
 def _padded(shape: tuple[int, ...], length: int) -> tuple[int, ...]:
-    """A shape with ones in front."""
+    """The shape with ones in front, up to this length."""
     return (1,) * (length - len(shape)) + shape
 
 
 def check_options(model: Any, options: Mapping[str, Any]) -> None:
-    """Refuse an option of the target that is also the name of an argument of the model."""
+    """Refuse an option of `Target.from_numpyro` that the model takes as an argument, too."""
     try:
         taken = inspect.signature(model).parameters.keys()
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""A tree of arrays behind a flat vector."""
+"""A pytree of arrays as one flat vector."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,12 +9,12 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from gpvi.errors import InputError
-from gpvi.targets.coordinate_names import entries, path_name
+from gpvi.targets.coordinate_names import entry_names, path_name
 from gpvi.targets.model import split
 
 
 class PytreeModel:
-    """A pytree of floating-point arrays as one vector; there is nothing to constrain or to predict."""
+    """A pytree of floating-point arrays as one vector. Nothing is constrained, and no data are predicted."""
 
     def __init__(self, example: PyTree):
         leaves = jax.tree.leaves_with_path(example)
@@ -34,23 +34,23 @@ class PytreeModel:
                 f"example is {example!r:.80}, which holds no numbers; give a tree of arrays."
             )
         self.names = tuple(
-            name for path, leaf in leaves for name in entries(path_name(path), np.shape(leaf))
+            name for path, leaf in leaves for name in entry_names(path_name(path), np.shape(leaf))
         )
         self.dims: dict[str, tuple[str, ...]] = {}
         self.observed: dict[str, np.ndarray] = {}
 
     def constrain(self, x: Float[Array, " d"]) -> PyTree:
-        """The tree."""
+        """The tree whose leaves are the entries of x."""
         return jax.tree.unflatten(self._structure, split(x, self._shapes))
 
     def predict(self, x: Float[Array, " d"], *, key: PRNGKeyArray) -> dict[str, Array]:
-        """Nothing: a log-density observes no sites."""
+        """Nothing, since a log-density has no observed sites."""
         return {}
 
     def log_likelihood(self, x: Float[Array, " d"]) -> dict[str, Array]:
-        """Nothing: a log-density observes no sites."""
+        """Nothing, since a log-density has no observed sites."""
         return {}
 
-    def of_tree(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, which takes the tree first, as one that takes x first."""
+    def of_vector(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of the tree (and further arguments) as a function of x (and the same arguments)."""
         return lambda x, *rest: function(self.constrain(x), *rest)

@@ -1,4 +1,4 @@
-"""Names of coordinates: of a leaf by its path in a tree, and of each entry of an array."""
+"""Names of coordinates: a leaf is named by its path in a tree, an entry of an array by its index."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ import numpy as np
 
 
 def path_name(path: tuple[Any, ...], alone: str = "x") -> str:
-    """A leaf's name from its path in a tree: `layers.0.weight`; `alone` for a tree that is one leaf."""
+    """The name of a leaf from its path in a tree, such as `layers.0.weight`; `alone` if the tree is a single leaf."""
     return jax.tree_util.keystr(path, simple=True, separator=".") or alone
 
 
-def entries(name: str, shape: tuple[int, ...]) -> list[str]:
-    """One name for each entry of an array, in row-major order: `theta[0,1]`."""
+def entry_names(name: str, shape: tuple[int, ...]) -> list[str]:
+    """One name for each entry of an array, such as `theta[0,1]`, in row-major order."""
     if not shape:
         return [name]
     return [f"{name}[{','.join(map(str, index))}]" for index in np.ndindex(*shape)]

@@ -1,5 +1,7 @@
 """The coordinates of training: x = location + L u, and a target expressed in u."""
 
+from functools import cached_property
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,39 +10,56 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, PyTree, Scalar
 
 from gpvi._compute.precision import product
+from gpvi.targets.density import gradient_operations
 from gpvi.targets.stream import Stream
 from gpvi.targets.target import Target
 
 
 class Affine(eqx.Module):
-    """x = location + L u, with L diagonal (`scale` of shape (d,)) or lower-triangular (shape (d, d))."""
+    """The map x = location + L u, with L diagonal or lower-triangular.
+
+    Parameters
+    ----------
+    location
+        The image of u = 0, (d,).
+    scale
+        The diagonal of L, (d,), or L itself, (d, d).
+
+    Examples
+    --------
+    >>> affine = gpvi.targets.Affine(jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0]))
+    >>> print(affine(jnp.ones(2)))
+    [4. 6.]
+    >>> print(affine.inverse(jnp.array([4.0, 6.0])))
+    [1. 1.]
+    """
 
     location: Float[Array, " d"]
     scale: Float[Array, " d"] | Float[Array, "d d"]
 
     @classmethod
     def identity(cls, dim: int, dtype: DTypeLike) -> "Affine":
-        """The coordinates as they are."""
+        """The identity map on R^dim."""
         return cls(jnp.zeros(dim, dtype), jnp.ones(dim, dtype))
 
     @property
     def diagonal(self) -> Float[Array, " d"]:
-        """diag L, in either form."""
+        """The diagonal of L."""
         return self.scale if self.scale.ndim == 1 else jnp.diagonal(self.scale)
 
     def __call__(self, u: Float[Array, " d"]) -> Float[Array, " d"]:
-        """u ↦ x."""
+        """The point x = location + L u."""
         return self.location + (self.scale * u if self.scale.ndim == 1 else product(self.scale, u))
 
     def inverse(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
-        """x ↦ u."""
+        """The point u with x = location + L u."""
         centred = x - self.location
         if self.scale.ndim == 1:
             return centred / self.scale
         return solve_triangular(self.scale, centred, lower=True)
 
     def solve_transposed(self, v: Float[Array, " d"]) -> Float[Array, " d"]:
-        """The y with Lᵀy = v."""
+        """The vector y with Lᵀy = v."""
         return (
             v / self.scale
             if self.scale.ndim == 1
@@ -53,10 +72,25 @@ class Affine(eqx.Module):
 
 
 class Whitened(eqx.Module):
-    """The same posterior in coordinates u, x = location + L u: log p(u) = log p(x(u)) + log|det L|.
+    """A target in the coordinates u of an affine map: log p(u) = log p(x(u)) + log|det L|.
 
-    A score is a covector, so pulled-back GPVI gradients are the same in x and in u; step sizes, kernels and
-    networks all see a posterior of scale one.
+    A score is a covector, so that the pulled-back gradients of GPVI are the same in x and in u. Step sizes, kernels and
+    networks see a posterior of scale one.
+
+    Parameters
+    ----------
+    target
+        The target in the coordinates x.
+    affine
+        The map u ↦ x.
+
+    Examples
+    --------
+    >>> target = gpvi.Target(lambda x: -0.5 * ((x - 5.0) ** 2 / 4.0).sum(), dim=1)
+    >>> affine = gpvi.targets.Affine(jnp.array([5.0]), jnp.array([2.0]))
+    >>> density = gpvi.targets.Whitened(target, affine)
+    >>> print(jax.grad(density.log_density)(jnp.array([1.0])))
+    [-1.]
     """
 
     target: Target
@@ -64,27 +98,27 @@ class Whitened(eqx.Module):
 
     @property
     def dim(self) -> int:
-        """d."""
+        """The dimension."""
         return self.target.dim
 
     @property
     def dtype(self) -> np.dtype:
-        """The target's."""
+        """The float type of the target."""
         return self.target.dtype
 
     @property
     def size(self) -> int | None:
-        """N of the mini-batch form."""
+        """N, the number of data; None for a target made of a log-density."""
         return self.target.size
 
     @property
     def stream(self) -> Stream | None:
-        """The data, where they are streamed."""
+        """The data if they are streamed, else None."""
         return self.target.stream
 
     @property
     def draws_its_start(self) -> bool:
-        """Whether the starting points are the target's own."""
+        """Whether the target has a distribution of starting points."""
         return self.target.draws_its_start
 
     def batch(self, indices: Int[Array, " b"]) -> PyTree:
@@ -92,17 +126,17 @@ class Whitened(eqx.Module):
         return self.target.batch(indices)
 
     def starting_points(self, n: int, *, key: PRNGKeyArray) -> Float[Array, "n d"]:
-        """The target's own, where it draws them; standard normal, the starting Gaussian, otherwise."""
+        """Draws from the target's distribution of starting points if it has one, else standard normal draws of u."""
         if not self.target.draws_its_start:
             return jax.random.normal(key, (n, self.dim), self.dtype)
         return jax.vmap(self.affine.inverse)(self.target.starting_points(n, key=key))
 
     def log_density(self, x: Float[Array, " d"], batch: PyTree = None) -> Scalar:
-        """log p(u)."""
+        """log p(u), where `x` is the point u."""
         return self.target.log_density(self.affine(x), batch) + self.affine.log_det()
 
     def log_densities(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """log p at many points."""
+        """log p of all data at many points u."""
         return self.target.log_densities(jax.vmap(self.affine)(x)) + self.affine.log_det()
 
     def local_log_density(
@@ -113,7 +147,15 @@ class Whitened(eqx.Module):
         *,
         key: PRNGKeyArray,
     ) -> Scalar:
-        """The target's, of u ~ N(mean, scale²) in coordinates of diagonal scale."""
+        """As `Target.local_log_density`, for u ~ N(mean, scale²); the affine map must be diagonal."""
         stretched = jnp.abs(self.affine.scale) * scale
         value = self.target.local_log_density(self.affine(mean), stretched, batch, key=key)
         return value + self.affine.log_det()
+
+    def operations(self) -> float:
+        """The operations of one evaluation of log p and its gradient on all data, counted once for each density."""
+        return self._operations
+
+    @cached_property
+    def _operations(self) -> float:
+        return gradient_operations(self)

@@ -14,14 +14,30 @@ from gpvi.targets.stream import Stream
 
 @runtime_checkable
 class Density(Protocol):
-    """What a method needs of a target.
+    """What a method needs to know of a posterior: `gpvi.Target` and `gpvi.targets.Whitened` provide it.
 
-    dim, dtype: of its points.
-    size, stream: N of the mini-batch form, and the data where they are streamed; None where there are none.
-    draws_its_start, starting_points: whether it has a distribution of starting points, and n points to start from.
-    log_density, log_densities: log p at a point, by `batch` where one is given; and at the rows of x, by all data.
-    batch: the data with these indices.
-    local_log_density: an estimate of E log p(x), x ~ N(mean, scale²), in which each datum has an x of its own.
+    Parameters
+    ----------
+    dim, dtype
+        The dimension and the float type of its points.
+    size
+        The number of data; None if the posterior has no mini-batch form.
+    stream
+        The data if they are streamed, else None.
+    draws_its_start
+        Whether it has a distribution of starting points.
+
+    Notes
+    -----
+    `log_density(x, batch)` is log p at one point, estimated from a batch if one is given, and `log_densities(x)` is
+    log p of all data at the rows of x. `batch(indices)` returns the data with these indices, and `starting_points(n,
+    key=key)` draws points to start from. `local_log_density` estimates E log p(x) under x ~ N(mean, scale²) with a
+    separate x for each datum. `operations()` counts the operations of log p and its gradient.
+
+    Examples
+    --------
+    >>> isinstance(gpvi.Target(lambda x: -x @ x, dim=2), gpvi.targets.Density)
+    True
     """
 
     @property
@@ -46,17 +62,28 @@ class Density(Protocol):
         *,
         key: PRNGKeyArray,
     ) -> Scalar: ...
+    def operations(self) -> float: ...
 
 
 class Evaluation(NamedTuple):
-    """log p and scores of a set of draws; draws where either is not finite are masked out."""
+    """log p and its scores at a set of draws.
+
+    Parameters
+    ----------
+    log_density
+        log p at each draw, 0 where it or the score is not finite.
+    score
+        ∇ log p at each draw, 0 where it or log p is not finite.
+    finite
+        Whether both are finite.
+    """
 
     log_density: Float[Array, " n"]
     score: Float[Array, "n d"]
     finite: Bool[Array, " n"]
 
     def mean(self, values: Float[Array, " n"]) -> Scalar:
-        """The mean over the finite draws; NaN when more than half are not, which stops the run."""
+        """The mean over the finite draws; NaN if more than half of the draws are not finite, which stops the run."""
         share = self.finite.mean()
         total = jnp.where(self.finite, values, 0.0).mean() / jnp.maximum(share, 0.5)
         return jnp.where(share >= 0.5, total, jnp.nan)
@@ -68,38 +95,44 @@ class Evaluation(NamedTuple):
 
     @property
     def rejected(self) -> Scalar:
-        """The share of draws that were masked out."""
+        """The share of draws that are not finite."""
         return 1.0 - self.finite.mean()
 
 
 def at_once(dim: int) -> int:
-    """How many points are evaluated side by side where only their values are wanted: about 10⁶ numbers."""
+    """How many points of this dimension are evaluated together: about 10⁶ numbers, and at most 1,000 points."""
     return max(1, min(1_000, 1_000_000 // dim))
 
 
-def expensive(target: Density) -> bool:
-    """Whether log p of all data and its gradient take more than `EXPENSIVE` operations at one point.
+def gradient_operations(target: Density) -> float:
+    """The operations of one evaluation of log p and its gradient on all data."""
+    point = jax.ShapeDtypeStruct((target.dim,), target.dtype)
+    return operations(jax.value_and_grad(target.log_density), point)
 
-    Streamed data count as cheap, as log p waits for the disk there, and so does a log-density that cannot be traced.
+
+def expensive(target: Density) -> bool:
+    """Whether log p of all data and its gradient at one point take more than `EXPENSIVE` operations.
+
+    Streamed data count as cheap, because log p then waits for the disk. A log-density that cannot be traced counts as
+    cheap, too: `Target.check` will say what is wrong with it.
     """
     if target.stream is not None:
         return False
-    point = jax.ShapeDtypeStruct((target.dim,), target.dtype)
     try:
-        return operations(jax.value_and_grad(target.log_density), point) > EXPENSIVE
-    except Exception:  # the check of a target says what is wrong with it
+        return target.operations() > EXPENSIVE
+    except Exception:  # whatever the user's function raises
         return False
 
 
 def scores(target: Density, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
-    """∇ log p at the rows of x; one pass over streamed data."""
+    """∇ log p of all data at the rows of x. Streamed data are read once."""
     if target.stream is None:
         return jax.lax.map(jax.grad(target.log_density), x, batch_size=at_once(target.dim))
     return jax.grad(lambda x: target.log_densities(x).sum())(x)
 
 
 def evaluate(target: Density, x: Float[Array, "n d"], batch: PyTree = None) -> Evaluation:
-    """log p and scores at the rows of x; a draw with a non-finite value or score is masked out."""
+    """log p and its scores at the rows of x."""
     value_and_score = jax.vmap(jax.value_and_grad(target.log_density), (0, None))
     log_density, score = rows(value_and_score(rows(x), batch))
     finite = jnp.isfinite(log_density) & jnp.isfinite(score).all(1)

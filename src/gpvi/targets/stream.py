@@ -1,9 +1,9 @@
-"""Data that stay on disk: rows are read when a step needs them, so that neither the device nor the process holds all.
+"""Data that stay on disk: a training step reads only the rows of its batch.
 
     gpvi.Target(log_likelihood=…, log_prior=…, data=gpvi.Stream(("inputs.npy", "labels.npy")), dim=d)
 
-A training step sees the rows that it would see of data in memory (`gpvi.targets.minibatch`). What is held at any time
-is the batches of two chunks of steps, and those being read.
+A step uses the same rows as it would if the data were in memory (`gpvi.targets.minibatch`). Memory holds the batches of
+two chunks of steps, and those that are being read.
 """
 
 import hashlib
@@ -23,31 +23,51 @@ from gpvi._inputs import require_finite
 from gpvi.errors import InputError, StorageError
 
 MEMORY = 64 * 2**20
-"""Bytes that the batches of one chunk of steps may take."""
+"""By default, the bytes that the batches of one chunk of steps may take."""
 BLOCK, BLOCK_ROWS = 4 * 2**20, 4_096
-"""Bytes and rows, at most, that a pass over all data reads at a time."""
+"""The most bytes and rows that a pass over all data reads at a time."""
 GAP, SPAN = 2**12, 2**23
-"""Rows are read together if fewer bytes than GAP lie between them, at most SPAN at once."""
+"""Rows with less than GAP bytes between them are read together, at most SPAN bytes at a time."""
 SAMPLED = 256
-"""Rows that tell one stream from another."""
+"""The number of rows whose contents identify a stream."""
 MOST_ROWS = 2**31 - 1
 
 
 class Stream:
-    """Rows of data that are read when they are wanted.
+    """Rows of data that stay on disk and are read when a step needs them.
 
     Parameters
     ----------
-    source: a pytree whose leaves are paths of `.npy` files, or arrays that are not in memory (of `numpy.memmap`, h5py,
-        zarr, anything with `shape`, `dtype` and slices), of one length N along their first axes; or one
-        object with `len(source)` = N and `source[indices]`, a pytree of NumPy arrays, for an increasing array of row
-        numbers.
-    transform: what becomes of rows before they are used, a function of NumPy arrays, such as `lambda r: r / 255`.
-        It is called with any rows in any order.
-    memory: bytes that the batches of one chunk of training steps may take; about four times as much is in use.
+    source
+        A pytree whose leaves have the same length N along their first axes: paths of `.npy` files, or arrays on disk
+        (`numpy.memmap`, h5py, zarr, anything with `shape`, `dtype` and slices). Or one object with `len(source)` = N
+        for which `source[indices]` is a pytree of NumPy arrays, where `indices` are increasing row numbers.
+    transform
+        A function of NumPy arrays that is applied to rows after reading, such as `lambda rows: rows / 255`. It must
+        treat each row separately, since rows come in any number and order.
+    memory
+        The bytes that the batches of one chunk of training steps may take. About four times as much is in use.
 
-    A `.npy` file is read, not mapped: one that is cut short is an error and not the end of the process, and its pages
-    do not count as memory of the process. Values that are not finite are refused as they come.
+    Raises
+    ------
+    gpvi.errors.InputError
+        If the source cannot be streamed: lengths that differ, values that are not finite numbers, or no rows.
+    gpvi.errors.StorageError
+        If a file cannot be read, or is shorter than its header says.
+
+    Notes
+    -----
+    A `.npy` file is read, not memory-mapped: a file that is cut short raises an error instead of ending the process,
+    and its pages do not count as memory of the process. Values that are not finite are refused when they are read.
+
+    Examples
+    --------
+    >>> stream = gpvi.Stream(np.arange(12.0).reshape(6, 2), transform=lambda rows: rows / 2)
+    >>> stream
+    <Stream of 6 rows of float64[2]>
+    >>> print(stream.rows(np.array([3, 0])))
+    [[3.  3.5]
+     [0.  0.5]]
     """
 
     def __init__(
@@ -69,7 +89,7 @@ class Stream:
         self.row: PyTree[jax.ShapeDtypeStruct] = jax.tree.map(
             lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), first
         )
-        """The form of one row."""
+        """The shape and dtype of one row."""
         if not jax.tree.leaves(self.row):
             raise InputError("a row of the stream holds no array.")
         self._check_finite(first, np.zeros(1, np.int64))
@@ -80,51 +100,69 @@ class Stream:
 
     @property
     def row_bytes(self) -> int:
-        """Of one row."""
+        """The number of bytes of one row."""
         return max(1, sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(self.row)))
 
     @property
     def block(self) -> int:
-        """How many rows a pass over all data reads at a time."""
+        """The number of rows that a pass over all data reads at a time."""
         return max(1, min(self.size, BLOCK_ROWS, BLOCK // self.row_bytes))
 
     def batches(self, batch_size: int) -> int:
-        """How many batches of so many rows fit into `memory`; one at least."""
+        """The number of batches of this size that fit into `memory`; at least one."""
         return max(1, self.memory // (batch_size * self.row_bytes))
 
     def rows(self, indices: Int[np.ndarray, "*n"]) -> PyTree[np.ndarray]:
-        """The rows with these numbers, in this order; the file is read from its beginning to its end."""
+        """Read rows, from the beginning of the file to its end.
+
+        Parameters
+        ----------
+        indices
+            Row numbers, in any order and with repetitions.
+
+        Returns
+        -------
+        PyTree
+            The rows, in the order of `indices`.
+
+        Raises
+        ------
+        gpvi.errors.InputError
+            If an index is out of range, or a row has another shape or dtype or is not finite.
+        gpvi.errors.StorageError
+            If the rows cannot be read.
+        """
         wanted, places = np.unique(indices, return_inverse=True)
         if wanted[0] < 0 or wanted[-1] >= self.size:
             raise InputError(
                 f"there are rows 0 to {self.size - 1} in the stream, not {wanted[0 if wanted[0] < 0 else -1]}."
             )
-        found = self._read(wanted)
-        form = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), found)
+        rows = self._read(wanted)
+        form = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), rows)
         if form != self.row:
             raise InputError(
                 f"rows {wanted[0]} to {wanted[-1]} have the form {form}, the first row has {self.row}: all rows must "
                 "be of one shape and type."
             )
-        self._check_finite(found, wanted)
-        return jax.tree.map(lambda a: a[places.reshape(indices.shape)], found)
+        self._check_finite(rows, wanted)
+        return jax.tree.map(lambda a: a[places.reshape(indices.shape)], rows)
 
     def sample(self, n: int) -> PyTree[np.ndarray]:
-        """At most n rows, always the same, from everywhere; the first and the last are among them."""
+        """At most n rows from everywhere in the data, always the same, including the first and the last."""
         if n >= self.size:
             return self.rows(np.arange(self.size))
         inner = np.random.default_rng(0).integers(self.size, size=max(0, n - 2))
         return self.rows(np.unique(np.append(inner, [0, self.size - 1])))
 
     def digest(self) -> str:
-        """A hash of the number and the form of the rows and of a few of them; a change elsewhere is not seen."""
-        found = hashlib.sha256(repr((self.size, self.row)).encode())
+        """A hash of the number of rows, their form, and the contents of 256 of them; a change elsewhere is not seen."""
+        digest = hashlib.sha256(repr((self.size, self.row)).encode())
         for leaf in jax.tree.leaves(self.sample(SAMPLED)):
-            found.update(np.ascontiguousarray(leaf).tobytes())
-        return found.hexdigest()
+            digest.update(np.ascontiguousarray(leaf).tobytes())
+        return digest.hexdigest()
 
-    def beside(self, other: "Stream | np.ndarray", transform: Callable) -> "Stream":
-        """The rows of both, as a pair that goes through `transform`."""
+    def paired_with(self, other: "Stream | np.ndarray", transform: Callable) -> "Stream":
+        """A stream of `transform((row of this stream, row of the other))`."""
         if len(other) != self.size:
             raise InputError(f"X has {self.size} rows and y {len(other)}; they must agree.")
         return Stream(_Pair(self, other), transform=transform, memory=self.memory)
@@ -133,43 +171,45 @@ class Stream:
         return self.size
 
     def _read(self, indices: np.ndarray) -> PyTree[np.ndarray]:
-        """Rows in increasing order, through the transform."""
+        """Rows with increasing indices, after the transform."""
         try:
-            found = jax.tree.map(lambda leaf: leaf.take(indices), self._source, is_leaf=_is_source)
+            rows = jax.tree.map(lambda leaf: leaf.take(indices), self._source, is_leaf=_is_source)
         except OSError as error:
             raise StorageError(
                 f"rows {indices[0]} to {indices[-1]} of the data cannot be read: {error}. Check the disk; with "
                 "checkpoint= the same call goes on from the newest save."
             ) from error
         if self._transform is not None:
-            found = self._transform(found)
-        for leaf in jax.tree.leaves(found):
+            rows = self._transform(rows)
+        for leaf in jax.tree.leaves(rows):
             if not isinstance(leaf, np.ndarray) or leaf.shape[:1] != indices.shape:
                 raise InputError(
-                    f"{len(indices)} rows were wanted, and {np.shape(leaf)} of {type(leaf).__name__} came: the source "
-                    "and the transform must give NumPy arrays with one row for each index."
+                    f"the source or the transform returned {type(leaf).__name__} of shape {np.shape(leaf)} for "
+                    f"{len(indices)} rows: it must return NumPy arrays with one row for each index."
                 )
             if leaf.dtype.kind not in "biuf":
-                raise InputError(f"rows of dtype {leaf.dtype} are no numbers.")
-        return found
+                raise InputError(f"the rows have dtype {leaf.dtype}, which holds no numbers.")
+        return rows
 
-    def _check_finite(self, found: PyTree[np.ndarray], indices: np.ndarray) -> None:
-        for path, leaf in jax.tree.leaves_with_path(found):
+    def _check_finite(self, rows: PyTree[np.ndarray], indices: np.ndarray) -> None:
+        for path, leaf in jax.tree.leaves_with_path(rows):
             require_finite(leaf, "data" + jax.tree_util.keystr(path), indices)
 
 
 class _Rows(ABC):
-    """Where one array of the data comes from."""
+    """The source of one array of the data."""
 
     @abstractmethod
     def take(self, indices: np.ndarray) -> Any:
-        """Rows in increasing order."""
+        """Read the rows with these increasing indices."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
 
 class _Pair(_Rows):
+    """Rows of a stream together with rows of another one, or of an array."""
+
     def __init__(self, stream: Stream, other: Stream | np.ndarray):
         self._stream, self._other = stream, other
 
@@ -184,7 +224,7 @@ class _Pair(_Rows):
 
 
 class _Indexed(_Rows):
-    """An object that takes arrays of indices: of NumPy, or of the user."""
+    """A NumPy array, or an object of the user, that is indexed by arrays of row numbers."""
 
     def __init__(self, source: Any):
         self._source = source
@@ -197,7 +237,7 @@ class _Indexed(_Rows):
 
 
 class _Sliced(_Rows):
-    """Something with a shape that takes slices; rows that lie near to one another are read together."""
+    """An array on disk that is read by slices; rows near to each other are read together."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -208,28 +248,28 @@ class _Sliced(_Rows):
         self._chunk = (getattr(source, "chunks", None) or (1,))[0]
 
     def fill(self, rows: np.ndarray, start: int) -> None:
-        """All of `rows`, from `start` on."""
+        """Fill the array `rows` with the rows from `start` on."""
         rows[:] = self._source[start : start + len(rows)]
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         row = max(1, int(np.prod(self.shape[1:])) * self.dtype.itemsize)
-        found = np.empty((len(indices), *self.shape[1:]), self.dtype)
+        rows = np.empty((len(indices), *self.shape[1:]), self.dtype)
         for group in _near(indices, max(GAP // row, self._chunk), max(1, SPAN // row)):
             first, last = int(indices[group.start]), int(indices[group.stop - 1])
             if last - first == group.stop - group.start - 1:
-                self.fill(found[group], first)
+                self.fill(rows[group], first)
             else:
                 read = np.empty((last - first + 1, *self.shape[1:]), self.dtype)
                 self.fill(read, first)
-                found[group] = read[indices[group] - first]
-        return _native(found)
+                rows[group] = read[indices[group] - first]
+        return _native(rows)
 
     def __len__(self) -> int:
         return self.shape[0]
 
 
 class _File(_Sliced):
-    """A `.npy` file, by reading."""
+    """A `.npy` file, read by position."""
 
     def __init__(self, path: str | os.PathLike[str]):
         self._path = Path(path).expanduser()
@@ -282,7 +322,7 @@ class _File(_Sliced):
             view, place = view[got:], place + got
 
     def _read_at(self, view: memoryview, place: int) -> int:
-        """How many bytes were read."""
+        """Read into the view from this position; return the number of bytes read."""
         if hasattr(os, "preadv"):
             return os.preadv(self._file.fileno(), (view,), place)
         with self._reading:
@@ -291,13 +331,13 @@ class _File(_Sliced):
 
 
 def _native(rows: Any) -> np.ndarray:
-    """An array in the byte order of this machine."""
+    """The rows as an array in the byte order of this machine."""
     array = np.asarray(rows)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _near(indices: np.ndarray, gap: int, span: int) -> Iterator[slice]:
-    """Slices of an increasing array whose values lie within `gap` of one another, and within `span` in all."""
+    """Cut increasing indices into runs with steps of at most `gap` that cover fewer than `span` rows each."""
     breaks = np.flatnonzero(np.diff(indices) > gap) + 1
     begin = 0
     for end in [*breaks.tolist(), len(indices)]:

@@ -1,13 +1,12 @@
 r"""Targets: a posterior known up to a constant, as log p(x) and its score ∇ log p(x).
 
-The mini-batch form replaces the log-likelihood of all N data by N/B times that of a batch of B,
-log p(x) = (N/B Σ_{i∈batch} log p(y_i | x) + log p(x)) / T, whose score is unbiased for the full one.
+The mini-batch form replaces the log-likelihood of all N data by N/B times that of a batch of B data,
+log p(x) = (N/B Σ_{i∈batch} log p(y_i | x) + log p(x)) / T. Its score is an unbiased estimate of the full one.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import equinox as eqx
@@ -16,31 +15,30 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, PyTree, Scalar
 
-from gpvi._inputs import brief, device_dtype, held_as, on_device, precision, require_finite
-from gpvi.errors import GPVIError, InputError, NotAvailableError
-from gpvi.parallel.hosts import at_hand, parts
-from gpvi.specs import is_number, is_whole
-from gpvi.targets._indexing import index_out_of_range
+from gpvi._inputs import cast_in_range, device_dtype, format_point, on_device, precision
+from gpvi.errors import InputError, NotAvailableError
+from gpvi.parallel.hosts import gathered
+from gpvi.targets import _validation as validation
 from gpvi.targets._numpyro import NumPyroModel, check_options
 from gpvi.targets._pytree import PytreeModel
-from gpvi.targets.density import at_once
+from gpvi.targets._structure import Fault, paired_data, traced_output
+from gpvi.targets.density import at_once, gradient_operations
 from gpvi.targets.model import Model
 from gpvi.targets.preflight import Preflight, preflight
 from gpvi.targets.stream import Stream
 
-MOST_DIMENSIONS = 2**31 - 1
-SAMPLED_ROWS = 10_000
-"""Rows that stand for all of a stream where a start is looked for."""
-BESIDE = 0.1
-"""How far from an origin without a gradient training starts, in each coordinate."""
+SUBSAMPLED_ROWS = 10_000
+"""The number of rows that represent streamed or distributed data in checks and in the search for a start."""
+OFFSET = 0.1
+"""If the default origin has no gradient, training starts about this far from it in each coordinate."""
 
 
 class _NoGradientError(InputError):
-    """The log-density is finite at the starting point, its gradient not."""
+    """The log-density is finite at the starting point, but its gradient is not."""
 
 
-class _Always(eqx.Module):
-    """key ↦ one point."""
+class _Constant(eqx.Module):
+    """A distribution of starting points that always returns one point."""
 
     point: Float[Array, " d"]
 
@@ -49,28 +47,68 @@ class _Always(eqx.Module):
 
 
 class Target(eqx.Module):
-    """A log-density on R^d, whole or in mini-batch form.
+    """A posterior on R^d, known up to a constant.
 
-    `Target(log_density, dim=d)`, or `Target(log_likelihood=…, log_prior=…, data=…, dim=d)`.
+    Give either its log-density, `Target(log_density, dim=d)`, or the mini-batch form,
+    `Target(log_likelihood=…, log_prior=…, data=…, dim=d)`, which can be trained on batches of the data.
 
     Parameters
     ----------
-    log_density: the unnormalised log p at one point, (d,) → scalar.
-    dim: d. May be left out where `initial` is given.
-    log_likelihood: (x, batch) → log-likelihood of each datum of the batch, (B,), or their sum.
-    log_prior: x → scalar; flat when left out.
-    data: a pytree of arrays that share their first axis, of length N; or a `gpvi.Stream` of rows that stay on disk.
-    temperature: T; the whole log-density is divided by it (1 is the posterior, < 1 a cold one).
-    initial: where training starts: a point where the log-density is finite (by default the origin, or a point
-        beside it where it has no gradient there, as the length of x has none), or a function key → point that draws
-        such points, as a prior or the initialisation of a network does.
-    dtype: float32 or float64; follows JAX's x64 setting by default.
-    names: one name for each coordinate, or a function that gives them when they are asked for.
-    batch_size: how many data a step sees where `gpvi.fit` is not told; all by default.
-    model: what names, constrains and predicts (see `from_numpyro` and `from_pytree`).
+    log_density
+        The unnormalised log p at one point, (d,) → scalar, written in `jax.numpy`.
+    dim
+        The dimension d. It may be omitted if `initial` is given.
+    log_likelihood
+        (x, batch) → the log-likelihood of each datum of the batch, (B,), or their sum.
+    log_prior
+        x → scalar. A flat prior by default.
+    data
+        A pytree of arrays whose first axes have the same length N, or a `gpvi.Stream` of rows that stay on disk.
+    temperature
+        The log-density is divided by it: 1 gives the posterior, a value below 1 a cold posterior.
+    initial
+        Where training starts: a point where the log-density is finite, or a function key → point that draws such
+        points, as a prior or the initialisation of a network does. By default the origin; if the log-density has no
+        gradient there, a point near it.
+    dtype
+        float32 or float64. By default it follows JAX's x64 setting.
+    names
+        One name for each coordinate, or a function that returns them.
+    batch_size
+        The number of data in a training step if `gpvi.fit` is not given one. By default all data.
+    model
+        The model behind the vector x, which names, constrains and predicts: see `Target.from_numpyro` and
+        `Target.from_pytree`.
 
-    Functions are traced once for each target: after changing what they close over, make a new one. An `equinox.Module`
-    holds its data as leaves and closes over nothing, so that targets made of modules share compiled programs.
+    Raises
+    ------
+    gpvi.errors.InputError
+        If an argument cannot be used.
+
+    Notes
+    -----
+    The functions are traced once for each target: after changing a variable they close over, make a new target. An
+    `equinox.Module` stores its data as leaves and closes over nothing, so that targets made of modules share compiled
+    programs.
+
+    Examples
+    --------
+    >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+    >>> print(target.log_density(jnp.array([1.0, 1.0])))
+    -1.0
+
+    A regression in the mini-batch form:
+
+    >>> X, y = np.ones((100, 3)), np.zeros(100)
+    >>> target = gpvi.Target(
+    ...     log_likelihood=lambda w, batch: -0.5 * (batch[1] - batch[0] @ w) ** 2,
+    ...     log_prior=lambda w: -0.5 * w @ w,
+    ...     data=(X, y),
+    ...     dim=3,
+    ...     batch_size=10,
+    ... )
+    >>> target.size
+    100
     """
 
     dim: int = eqx.field(static=True)
@@ -82,13 +120,14 @@ class Target(eqx.Module):
     initial: Float[Array, " d"]
     data: Any
     """A pytree of arrays, or a `Stream`."""
-    _at_origin: bool = eqx.field(static=True)
-    """Whether `initial` was left open."""
+    _default_initial: bool = eqx.field(static=True)
+    """Whether no `initial` was given."""
     _draw_initial: Callable | None
     _log_density: Callable | None
     _log_likelihood: Callable | None
     _log_prior: Callable | None
-    _traced: object = eqx.field(static=True)
+    _identity: object = eqx.field(static=True)
+    """Makes two targets of plain functions unequal, so that they do not share compiled programs."""
 
     def __init__(
         self,
@@ -105,25 +144,28 @@ class Target(eqx.Module):
         batch_size: int | None = None,
         model: Model | None = None,
     ):
-        _check_functions(log_density, log_likelihood, log_prior, data)
-        self._at_origin = initial is None
+        validation.check_functions(log_density, log_likelihood, log_prior, data)
+        self._default_initial = initial is None
         self._draw_initial = initial if callable(initial) else None
         start = initial(jax.random.key(0)) if callable(initial) else initial
         if dim is None and start is not None and np.ndim(start) == 1:
             dim = np.shape(start)[0]
-        self.dim = _checked_dim(dim)
-        self.temperature = _checked_temperature(temperature)
-        self.dtype = _checked_dtype(dtype)
-        point = _checked_start(start, self.dim)
-        self.naming = names if names is None or callable(names) else _checked_names(names, self.dim)
+        self.dim = validation.checked_dim(dim)
+        self.temperature = validation.checked_temperature(temperature)
+        self.dtype = validation.checked_dtype(dtype)
+        point = validation.checked_initial(start, self.dim)
+        if names is None or callable(names):
+            self.naming = names
+        else:
+            self.naming = validation.checked_names(names, self.dim)
         with self.precision():
             self.initial = jnp.asarray(point, self.dtype)
-            self.data = _checked_data(data)
+            self.data = validation.checked_data(data)
             functions = tuple(map(_with_jax_arrays, (log_density, log_likelihood, log_prior)))
         closed = all(f is None or isinstance(f, eqx.Module) for f in functions)
-        self._traced = None if closed else object()
+        self._identity = None if closed else object()
         self._log_density, self._log_likelihood, self._log_prior = functions
-        self.batch_size = _checked_batch_size(batch_size, self.size or 0)
+        self.batch_size = validation.checked_batch_size(batch_size, self.size or 0)
         self.model = model
 
     @classmethod
@@ -135,69 +177,151 @@ class Target(eqx.Module):
         temperature: float | int | None = None,
         **kwargs: Any,
     ) -> "Target":
-        """The posterior of a NumPyro model called as `model(*args, **kwargs)`, with its data as `obs=`.
+        """The posterior of a NumPyro model, called as `model(*args, **kwargs)` with its data as `obs=`.
 
-        Every continuous site becomes unconstrained coordinates; `posterior.draws` gives them back by name. A plate with
-        `subsample_size=B` makes a target in mini-batch form, trained on batches of B.
+        Every continuous site becomes unconstrained coordinates; `posterior.draws` returns the sites by name, in their
+        own supports. A plate with `subsample_size=B` makes a target in the mini-batch form with batches of B data.
+
+        Parameters
+        ----------
+        model
+            A function with `numpyro.sample` statements.
+        *args, **kwargs
+            The arguments of the model, data among them. They are constants of the compiled program.
+        dtype
+            float32 or float64, as in `Target`.
+        temperature
+            As in `Target`; 1 by default.
+
+        Returns
+        -------
+        Target
+            A target whose `model` names, constrains and predicts the sites.
+
+        Raises
+        ------
+        gpvi.errors.InputError
+            If the model has a discrete latent site, or no point with a finite log-density is found.
+        gpvi.errors.NotAvailableError
+            If NumPyro is not installed.
+
+        Examples
+        --------
+        >>> import numpyro, numpyro.distributions as dist
+        >>> def model(y):
+        ...     scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+        ...     numpyro.sample("y", dist.Normal(0.0, scale), obs=y)
+        >>> target = gpvi.Target.from_numpyro(model, np.array([0.5, -1.0]))
+        >>> target.dim, target.names
+        (1, ('scale',))
         """
         check_options(model, {"dtype": dtype, "temperature": temperature})
         dtype = np.dtype(jnp.result_type(float) if dtype is None else dtype)
-        found = NumPyroModel(model, args, kwargs, dtype)
+        unconstrained = NumPyroModel(model, args, kwargs, dtype)
         return cls(
-            **found.form(),
+            **unconstrained.target_arguments(),
             temperature=1.0 if temperature is None else temperature,
             dtype=dtype,
-            model=found,
+            model=unconstrained,
         )
 
     @classmethod
     def from_pytree(cls, log_density: Callable | None, example: PyTree, **options: Any) -> "Target":
-        """A log-density of any pytree of floats; `example` gives its structure and the starting point.
+        """A posterior over a pytree of floats.
 
-        `options` are those of `Target`; `log_likelihood` and `log_prior`, too, take the tree first.
+        Parameters
+        ----------
+        log_density
+            tree → scalar; None in the mini-batch form.
+        example
+            A tree with the structure and shapes of the unknowns. Training starts at its values.
+        **options
+            Those of `Target`. `log_likelihood` and `log_prior` also take the tree as their first argument.
+
+        Returns
+        -------
+        Target
+            A target whose posterior returns draws with the structure of `example`.
+
+        Raises
+        ------
+        gpvi.errors.InputError
+            If a leaf of `example` is not a float, or there is none.
+
+        Examples
+        --------
+        >>> def log_density(tree):
+        ...     return -0.5 * (tree["w"] ** 2).sum() - 0.5 * tree["b"] ** 2
+        >>> gpvi.Target.from_pytree(log_density, {"w": np.zeros(2), "b": 0.0}).names
+        ('b', 'w[0]', 'w[1]')
         """
-        found = PytreeModel(example)
+        tree = PytreeModel(example)
         functions = {"log_density": log_density} | {
             name: options.pop(name, None) for name in ("log_likelihood", "log_prior")
         }
-        of_vector = {name: f if f is None else found.of_tree(f) for name, f in functions.items()}
-        start = {"initial": found.initial, "names": found.names}
-        return cls(**of_vector, **(start | options), model=found)
+        of_vector = {name: f if f is None else tree.of_vector(f) for name, f in functions.items()}
+        start = {"initial": tree.initial, "names": tree.names}
+        return cls(**of_vector, **(start | options), model=tree)
 
     def debug(self, *, key: PRNGKeyArray | None = None) -> Preflight:
-        """Look for what would make training fail: print the result; see `findings` and `ok` of it.
+        """Evaluate the log-density around the start and far away, and report what would make training fail.
 
-        Of streamed data it sees a sample.
+        Streamed data are represented by a sample of their rows.
+
+        Parameters
+        ----------
+        key
+            Draws the points at which the log-density is evaluated.
+
+        Returns
+        -------
+        Preflight
+            Print it for a table. `findings` lists what was found, and `ok` is True if there is no error.
+
+        Examples
+        --------
+        >>> report = gpvi.Target(lambda x: -(x[0] ** 2), dim=2).debug()
+        >>> report.ok
+        False
+        >>> print(report.findings[0].what)
+        the gradient is zero everywhere in x[1]: log p ignores it, or has no gradient there
         """
         with self.precision():
-            some = self.sample()
+            rows = self.subsample()
+            model = self.model if isinstance(self.model, NumPyroModel) else None
             return preflight(
-                self.log_density if some is None else partial(self.log_density, batch=some),
+                self.log_density if rows is None else partial(self.log_density, batch=rows),
                 self.initial,
                 names=self.names,
                 key=jax.random.key(0) if key is None else key,
-                returned=self._returned,
+                unscaled=self._unscaled,
                 log_likelihood=self._log_likelihood,
-                data=self.data if some is None else some,
-                in_double=self.model.finite_in_double
-                if isinstance(self.model, NumPyroModel)
-                else None,
+                data=self.data if rows is None else rows,
+                finite_in_double=None if model is None else model.finite_in_double,
             )
 
     def precision(self) -> AbstractContextManager[None]:
-        """A context in which JAX computes in this target's dtype."""
+        """A context in which JAX computes in this target's dtype.
+
+        Examples
+        --------
+        >>> target = gpvi.Target(lambda x: -x @ x, dim=2, dtype="float64")
+        >>> with target.precision():
+        ...     print(target.score(target.initial).dtype)
+        float64
+        """
         return precision(self.dtype)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """One for each coordinate; made when asked for, since a network may have 10⁷ weights."""
+        """One name for each coordinate, made on every access: a network may have 10⁷ weights."""
         if self.naming is None:
             return tuple(f"x[{i}]" for i in range(self.dim))
         return tuple(self.naming() if callable(self.naming) else self.naming)
 
     @property
     def size(self) -> int | None:
-        """N, the number of data in the mini-batch form."""
+        """N, the number of data; None for a target made of a log-density."""
         if isinstance(self.data, Stream):
             return self.data.size
         leaves = jax.tree.leaves(self.data)
@@ -205,27 +329,41 @@ class Target(eqx.Module):
 
     @property
     def stream(self) -> Stream | None:
-        """The data, where they are streamed."""
+        """The data if they are streamed, else None."""
         return self.data if isinstance(self.data, Stream) else None
 
     def batch(self, indices: Int[Array | np.ndarray, " b"]) -> PyTree:
-        """The data with these indices; of a stream they are read, so that the indices must be at hand."""
+        """The data with these indices.
+
+        Parameters
+        ----------
+        indices
+            Row numbers. Rows of a stream are read from disk, so that their indices cannot be traced.
+
+        Returns
+        -------
+        PyTree
+            The data, with B rows.
+        """
         if isinstance(self.data, Stream):
             return on_device(self.data.rows(np.asarray(indices)))
         return jax.tree.map(lambda leaf: leaf[indices], self.data)
 
-    def sample(self) -> PyTree:
-        """Rows from everywhere that stand for all data, where these are streamed or lie in other processes.
+    def subsample(self) -> PyTree:
+        """Rows that represent all data if these are streamed, or distributed over other processes.
 
-        None where they are at hand.
+        Returns
+        -------
+        PyTree
+            At most 10,000 rows from everywhere in the data; None if all data are in this process.
         """
         if isinstance(self.data, Stream):
-            few = min(SAMPLED_ROWS, self.data.batches(1))
-            return on_device(self.data.sample(few))
+            count = min(SUBSAMPLED_ROWS, self.data.batches(1))
+            return on_device(self.data.sample(count))
         if self.size is None or all(a.is_fully_addressable for a in jax.tree.leaves(self.data)):
             return None
-        few = np.linspace(0, self.size - 1, min(SAMPLED_ROWS, self.size)).astype(int)
-        return jax.tree.map(lambda leaf: jnp.asarray(at_hand(leaf[few])), self.data)
+        rows = np.linspace(0, self.size - 1, min(SUBSAMPLED_ROWS, self.size)).astype(int)
+        return jax.tree.map(lambda leaf: jnp.asarray(gathered(leaf[rows])), self.data)
 
     @property
     def draws_its_start(self) -> bool:
@@ -233,24 +371,67 @@ class Target(eqx.Module):
         return self._draw_initial is not None
 
     def starting_points(self, n: int, *, key: PRNGKeyArray) -> Float[Array, "n d"]:
-        """n points to start particles from: drawn from `initial`, or standard normal around it."""
+        """Points from which n particles start.
+
+        Parameters
+        ----------
+        n
+            The number of points.
+        key
+            Draws them.
+
+        Returns
+        -------
+        Array
+            Draws from `initial` if it is a function, else draws from a standard normal around it, (n, d).
+        """
         if self._draw_initial is None:
             return self.initial + jax.random.normal(key, (n, self.dim), self.dtype)
         return jax.vmap(self._draw_initial)(jax.random.split(key, n)).astype(self.dtype)
 
     def starting_at(self, point: Float[Array | np.ndarray, " d"]) -> "Target":
-        """The same target, which draws no other start than this point; the data are shared."""
+        """The same target with `point` as its only starting point. The data are shared.
+
+        Parameters
+        ----------
+        point
+            Where training starts, (d,).
+
+        Returns
+        -------
+        Target
+            A copy.
+        """
         with self.precision():
             point = jnp.asarray(point, self.dtype)
         return eqx.tree_at(
             lambda target: (target.initial, target._draw_initial),
             self,
-            (point, _Always(point)),
+            (point, _Constant(point)),
             is_leaf=lambda part: part is None,
         )
 
     def log_density(self, x: Float[Array, " d"], batch: PyTree = None) -> Scalar:
-        """log p(x), estimated from `batch` where one is given."""
+        """The log-density at one point.
+
+        Parameters
+        ----------
+        x
+            The point, (d,).
+        batch
+            Data from `batch(indices)`; the log-density is estimated from them. By default all data are used.
+
+        Returns
+        -------
+        Scalar
+            log p(x), up to a constant.
+
+        Examples
+        --------
+        >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+        >>> print(target.log_density(jnp.array([1.0, 1.0])))
+        -1.0
+        """
         if self._log_density is not None:
             return self._log_density(x) / self.temperature
         assert self._log_likelihood is not None and self.size is not None
@@ -263,7 +444,20 @@ class Target(eqx.Module):
         return (total + prior) / self.temperature
 
     def log_densities(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """log p at many points; a stream is passed over once, block by block, and never kept."""
+        """The log-density of all data at many points.
+
+        A stream is read once, in blocks that are not kept.
+
+        Parameters
+        ----------
+        x
+            The points, (n, d).
+
+        Returns
+        -------
+        Array
+            log p at each of them, up to a constant, (n,).
+        """
         stream, log_likelihood = self.data, self._log_likelihood
         if not isinstance(stream, Stream) or log_likelihood is None:
             return jax.lax.map(self.log_density, x, batch_size=at_once(self.dim))
@@ -275,8 +469,8 @@ class Target(eqx.Module):
             )
 
             def read(first: Any) -> PyTree:
-                found = stream.rows(int(first) + np.arange(count))
-                return jax.tree.map(lambda a, as_: held_as(a, np.dtype(as_.dtype)), found, form)
+                rows = stream.rows(int(first) + np.arange(count))
+                return jax.tree.map(lambda a, to: cast_in_range(a, np.dtype(to.dtype)), rows, form)
 
             return jax.pure_callback(read, form, first)
 
@@ -290,14 +484,14 @@ class Target(eqx.Module):
             ).astype(self.dtype)
 
         count = stream.block
-        whole, rest = divmod(stream.size, count)
+        blocks, rest = divmod(stream.size, count)
         total, _ = jax.lax.scan(
             lambda total, number: (total + terms(number * count, count, x), None),
             jnp.zeros(len(x), self.dtype),
-            jnp.arange(whole),
+            jnp.arange(blocks),
         )
         if rest:
-            total = total + terms(jnp.asarray(whole * count), rest, x)
+            total = total + terms(jnp.asarray(blocks * count), rest, x)
         prior = 0.0 if self._log_prior is None else jax.vmap(self._log_prior)(x)
         return (total + prior) / self.temperature
 
@@ -309,15 +503,34 @@ class Target(eqx.Module):
         *,
         key: PRNGKeyArray,
     ) -> Scalar:
-        """An estimate of E log p(x) under x ~ N(mean, scale²) in which each datum has an x of its own.
+        """An estimate of E log p(x) under x ~ N(mean, scale²) that draws a separate x for each datum.
 
-        It needs a `log_likelihood` with a method `local(mean, scale, batch, key=key)`, as those of `gpvi.bnn` are.
+        Separate draws lower the variance of the estimate (local reparametrisation).
+
+        Parameters
+        ----------
+        mean, scale
+            Of each coordinate, (d,).
+        batch
+            Data from `batch(indices)`; None for all data.
+        key
+            Draws the noise.
+
+        Returns
+        -------
+        Scalar
+            The estimate.
+
+        Raises
+        ------
+        gpvi.errors.NotAvailableError
+            If the log-likelihood has no method `local(mean, scale, batch, key=key)`. Those of `gpvi.bnn` have one.
         """
         local = getattr(self._log_likelihood, "local", None)
         if local is None or self.size is None or (batch is None and self.stream is not None):
             raise NotAvailableError(
-                "this target's log-likelihood cannot draw for each datum apart. Use MeanFieldVI(local=False), or a "
-                "network of gpvi.bnn (with batch_size=, where its data are streamed)."
+                "this target's log-likelihood cannot use a separate draw for each datum. Use MeanFieldVI(local=False), "
+                "or a network of gpvi.bnn (with batch_size= if its data are streamed)."
             )
         batch = self.data if batch is None else batch
         likelihood_key, prior_key = jax.random.split(key)
@@ -328,47 +541,112 @@ class Target(eqx.Module):
             total = total + self._log_prior(x)
         return total / self.temperature
 
+    def score(self, x: Float[Array, " d"], batch: PyTree = None) -> Float[Array, " d"]:
+        """The gradient of the log-density at one point.
+
+        Parameters
+        ----------
+        x
+            The point, (d,).
+        batch
+            As in `log_density`.
+
+        Returns
+        -------
+        Array
+            ∇ log p(x), (d,).
+
+        Examples
+        --------
+        >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+        >>> print(target.score(jnp.array([1.0, 2.0])))
+        [-1. -2.]
+        """
+        return jax.grad(self.log_density)(x, batch)
+
+    def operations(self) -> float:
+        """The operations of one evaluation of log p and its gradient on all data, counted once for each target."""
+        return self._operations
+
+    @cached_property
+    def _operations(self) -> float:
+        return gradient_operations(self)
+
     def suggestion(self) -> Any | None:
-        """How to train it, where its log-likelihood knows, as that of a network does."""
+        """How to train this target if its log-likelihood suggests it, as that of a network does; else None."""
         suggest = getattr(self._log_likelihood, "suggestion", None)
         return None if suggest is None else suggest(self.dim)
 
     @property
     def log_likelihood_terms(self) -> Callable | None:
-        """x → the log-likelihood of all data, one value for each where the function gives that.
+        """x → the log-likelihood of all data: one value for each datum if the function returns these, else the sum.
 
-        None of streamed data: a value for each of them at every draw would not fit, either.
+        None for a log-density, and for streamed data, which have too many values to store at every draw.
         """
         log_likelihood, data = self._log_likelihood, self.data
         if log_likelihood is None or isinstance(data, Stream):
             return None
         return lambda x: log_likelihood(x, data)
 
-    def _returned(self, x):
-        """What the given functions return at x, before it is scaled."""
-        if self._log_likelihood is None:
-            return self._log_density(x)  # pyright: ignore[reportOptionalCall]
-        total = jnp.sum(self._log_likelihood(x, self._some_data()))
-        return total if self._log_prior is None else total + self._log_prior(x)
+    def check(self, batch_size: int | None = None) -> None:
+        """Refuse a log-density that cannot be trained on, before anything long is compiled.
 
-    def _some_data(self) -> PyTree:
-        """All of them; a few of a stream."""
-        few = isinstance(self.data, Stream)
-        return self.batch(np.arange(min(8, self.data.size))) if few else self.data
+        Parameters
+        ----------
+        batch_size
+            Evaluate the log-density on this many data, as training will. By default on all data, or on a sample if
+            they are streamed.
 
-    def score(self, x: Float[Array, " d"], batch: PyTree = None) -> Float[Array, " d"]:
-        """∇ log p(x)."""
-        return jax.grad(self.log_density)(x, batch)
+        Raises
+        ------
+        gpvi.errors.InputError
+            If the function cannot be traced, does not return one float, or is not finite at the starting point.
+
+        Examples
+        --------
+        >>> gpvi.Target(lambda x: -x @ x, dim=2).check()
+        >>> gpvi.Target(lambda x: jnp.log(x[0]), dim=2).check()  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        gpvi.errors.InputError: the log-density is -inf at the starting point [0. 0.]. Pass initial=, ...
+        """
+        output = traced_output(self._unscaled, self.dim, self.dtype)
+        if isinstance(output, Fault):
+            raise InputError(str(output))
+        if self._log_likelihood is not None:
+            fault = paired_data(self._log_likelihood, self._few_data(), self.dim, self.dtype)
+            if fault is not None:
+                raise InputError(str(fault))
+        batch = self.subsample() if batch_size is None else self.batch(jnp.arange(batch_size))
+        self._check_start(batch)
 
     def checked(self, batch_size: int | None = None) -> "Target":
-        """Itself, once `check` has passed; from beside an origin that nobody chose, where only its gradient fails."""
+        """Return this target after `check`.
+
+        If no `initial` was given, and the log-density is finite at the origin but has no gradient there (as the length
+        of x has none), return a copy that starts nearby.
+
+        Parameters
+        ----------
+        batch_size
+            As in `check`.
+
+        Returns
+        -------
+        Target
+            This target, or the copy.
+
+        Raises
+        ------
+        gpvi.errors.InputError
+            As `check` does.
+        """
         try:
             self.check(batch_size)
         except _NoGradientError:
-            if not self._at_origin or self.draws_its_start:
+            if not self._default_initial or self.draws_its_start:
                 raise
-            beside = BESIDE * jax.random.normal(jax.random.key(0), (self.dim,), self.dtype)
-            moved, opposite = (eqx.tree_at(lambda t: t.initial, self, x) for x in (beside, -beside))
+            near = OFFSET * jax.random.normal(jax.random.key(0), (self.dim,), self.dtype)
+            moved, opposite = (eqx.tree_at(lambda t: t.initial, self, x) for x in (near, -near))
             if not moved._passes(batch_size) or not opposite._passes(batch_size):
                 raise
             return moved
@@ -381,206 +659,52 @@ class Target(eqx.Module):
             return False
         return True
 
-    def check(self, batch_size: int | None = None) -> None:
-        """Refuse a log-density that cannot be used, before anything long is compiled.
-
-        Values are those of all data or, given a batch size, of as many data: training sees no more at once. Of
-        streamed data they are those of a sample.
-        """
-        shape = jax.ShapeDtypeStruct((self.dim,), self.dtype)
-        self._check_returned(shape)
-        self._check_terms(shape)
-        batch = self.sample() if batch_size is None else self.batch(jnp.arange(batch_size))
-        self._check_start(batch)
-
-    def _check_returned(self, shape: jax.ShapeDtypeStruct) -> None:
-        """Refuse functions that fail on a point of this shape, read beyond it, or do not return one float."""
-        try:
-            out = jax.eval_shape(self._returned, shape)
-        except GPVIError:
-            raise
-        except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
-            raise InputError(
-                "the log-density needs the values of x as it is traced: NumPy, SciPy and math do, and so do `if` and "
-                "`while` on x, float(x) and x[x > 0]. Write it in jax.numpy and jax.scipy, and choices by jnp.where."
-            ) from error
-        except Exception as error:  # whatever the user's function raises
-            raise InputError(
-                f"the log-density fails on a vector of shape ({self.dim},): {type(error).__name__}: {error}. "
-                f"Check dim={self.dim} and that the function takes one point."
-            ) from error
-        beyond = index_out_of_range(self._returned, self.dim, self.dtype)
-        if beyond is not None:
-            raise InputError(
-                f"the log-density reads coordinate {beyond} of a point with {self.dim}, which JAX would take for "
-                f"the last one. Check dim={self.dim}."
-            )
-        if not isinstance(out, jax.ShapeDtypeStruct) or out.shape != ():
-            raise InputError(
-                f"the log-density returns {getattr(out, 'shape', out)} at one point; it must return a scalar. "
-                "Sum over data inside it, and leave batching over points to this library."
-            )
-        if not jnp.issubdtype(out.dtype, jnp.floating):
-            raise InputError(f"the log-density returns dtype {out.dtype}; it must return a float.")
-
-    def _check_terms(self, shape: jax.ShapeDtypeStruct) -> None:
-        """Refuse a likelihood of pairs of data, as (N, 1) less (N,) makes it, whose sum looks like any.
-
-        Several values for each datum, (N, K), sum to its own.
-        """
+    def _unscaled(self, x: Any) -> Any:
+        """What the given functions return at x (or at its stand-in of `_indexing`), before scaling by N/B and 1/T."""
         if self._log_likelihood is None:
-            return
-        data, log_likelihood = self._some_data(), self._log_likelihood
-        number = jax.tree.leaves(data)[0].shape[0]
-        terms = jax.eval_shape(lambda x: jnp.asarray(log_likelihood(x, data)), shape)
-        if number > 1 and terms.shape.count(number) > 1:
-            raise InputError(
-                f"log_likelihood returns shape {terms.shape} for {number} data; it must return ({number},), a value "
-                f"for each, or their sum. ({number}, 1) against ({number},) broadcasts to ({number}, {number}): "
-                "compare the shapes inside it."
-            )
+            return self._log_density(x)  # pyright: ignore[reportOptionalCall]
+        total = jnp.sum(self._log_likelihood(x, self._few_data()))
+        return total if self._log_prior is None else total + self._log_prior(x)
+
+    def _few_data(self) -> PyTree:
+        """The data, or eight rows of a stream."""
+        streamed = isinstance(self.data, Stream)
+        return self.batch(np.arange(min(8, self.data.size))) if streamed else self.data
 
     def _check_start(self, batch: PyTree) -> None:
-        """Refuse a start at which the log-density or its gradient, on this batch, is not finite."""
+        """Refuse a starting point at which the log-density or its gradient, on this batch, is not finite."""
         try:
-            value, slope = _value_and_slope(self, self.initial, batch)
+            value, gradient = _value_and_gradient(self, self.initial, batch)
         except ValueError as error:
             if "verifier" not in str(error):
                 raise
             raise InputError(
-                "the log-density holds NumPy arrays that were used in another precision before, and JAX takes its "
-                "old copies for them. Convert them where they are used, jnp.asarray(X, x.dtype), or pass them as data=."
+                "the log-density closes over NumPy arrays that JAX has already converted in another precision. Convert "
+                "them where they are used, jnp.asarray(X, x.dtype), or pass them as data=."
             ) from error
         if not np.isfinite(value):
             raise InputError(
-                f"the log-density is {value} at the starting point {brief(self.initial)}. "
+                f"the log-density is {value} at the starting point {format_point(self.initial)}. "
                 "Pass initial=, a point where it is finite, and check for log(0) or overflow."
             )
-        if not np.isfinite(slope).all():
-            bad = int(np.flatnonzero(~np.isfinite(slope))[0])
+        if not np.isfinite(gradient).all():
+            bad = int(np.flatnonzero(~np.isfinite(gradient))[0])
             raise _NoGradientError(
-                f"the gradient of the log-density is {slope[bad]} in coordinate {bad} ({self.names[bad]}) at the "
-                f"starting point {brief(self.initial)}. Pass another initial=, or guard the function "
+                f"the gradient of the log-density is {gradient[bad]} in coordinate {bad} ({self.names[bad]}) at the "
+                f"starting point {format_point(self.initial)}. Pass another initial=, or guard the function "
                 "(jnp.where on the *inputs* of log, sqrt or division)."
             )
 
 
 def _with_jax_arrays(function: Callable | None) -> Callable | None:
-    """A module with its NumPy arrays as JAX's, which programs take as arguments; any other function as it is."""
+    """A module with its NumPy arrays converted to JAX's, which programs take as arguments; other functions as is."""
     if not isinstance(function, eqx.Module):
         return function
     return jax.tree.map(lambda a: jnp.asarray(a) if isinstance(a, np.ndarray) else a, function)
 
 
-def _check_functions(
-    log_density: Callable | None,
-    log_likelihood: Callable | None,
-    log_prior: Callable | None,
-    data: PyTree,
-) -> None:
-    """Refuse all but one of the two forms, whole or in mini-batch form."""
-    if (log_density is None) == (log_likelihood is None):
-        raise InputError(
-            "give either log_density, or log_likelihood with data (and log_prior): "
-            f"got log_density={log_density!r}, log_likelihood={log_likelihood!r}."
-        )
-    if log_density is not None and (data is not None or log_prior is not None):
-        raise InputError(
-            "data and log_prior belong to the mini-batch form: pass log_likelihood instead of log_density."
-        )
-    if log_likelihood is not None and data is None:
-        raise InputError(
-            "log_likelihood needs data: a pytree of arrays whose first axes have one length N."
-        )
-
-
-def _checked_dim(dim: Any) -> int:
-    if dim is None:
-        raise InputError(
-            "dim is missing: pass dim=d, the length of the vector x, or initial=, a point."
-        )
-    if not is_whole(dim) or dim < 1:
-        raise InputError(f"dim is {dim!r}; it must be a whole number ≥ 1.")
-    if dim > MOST_DIMENSIONS:
-        raise InputError(
-            f"dim is {dim}; it may be {MOST_DIMENSIONS:,} at most, as coordinates are numbered in 32 bits."
-        )
-    return int(dim)
-
-
-def _checked_temperature(temperature: Any) -> float:
-    if not is_number(temperature) or not temperature > 0 or not np.isfinite(temperature):
-        raise InputError(
-            f"temperature is {temperature!r}; it must be finite and > 0 (1 is the posterior)."
-        )
-    return float(temperature)
-
-
-def _checked_dtype(dtype: DTypeLike | None) -> np.dtype:
-    found = np.dtype(jnp.result_type(float) if dtype is None else dtype)
-    if found not in (np.dtype("float32"), np.dtype("float64")):
-        raise InputError(f"dtype is {found}; use float32 or float64.")
-    return found
-
-
-def _checked_start(start: Any, dim: int) -> Float[np.ndarray, " d"]:
-    """The starting point, the origin where there is none."""
-    point = np.zeros(dim) if start is None else np.asarray(start, np.float64)
-    if point.shape != (dim,):
-        raise InputError(f"initial has shape {point.shape}; it must be ({dim},), as dim={dim}.")
-    if not np.isfinite(point).all():
-        raise InputError(
-            "initial holds NaN or infinity; give a point where the log-density is finite."
-        )
-    return point
-
-
-def _checked_names(names: Any, dim: int) -> tuple[str, ...]:
-    found = tuple(names)
-    if isinstance(names, str) or not all(isinstance(name, str) for name in found):
-        raise InputError(f"names is {names!r}; give a list of strings, one for each coordinate.")
-    if len(found) != dim:
-        raise InputError(f"{len(found)} names for dim={dim}: give one name for each coordinate.")
-    if len(set(found)) < dim:
-        twice = next(name for name, times in Counter(found).items() if times > 1)
-        raise InputError(
-            f"names holds {twice!r} twice; draws by name would lose a coordinate. Give each its own."
-        )
-    return found
-
-
-def _checked_batch_size(batch_size: int | None, most: int) -> int | None:
-    if batch_size is not None and not (is_whole(batch_size) and 1 <= batch_size <= most):
-        raise InputError(
-            f"batch_size is {batch_size!r}; it must be between 1 and the number of data, {most}."
-        )
-    return batch_size
-
-
-def _checked_data(data: PyTree) -> PyTree:
-    if isinstance(data, Stream):
-        return data
-    lengths = set()
-    for path, leaf in jax.tree.leaves_with_path(data):
-        name = "data" + jax.tree_util.keystr(path)
-        for array in parts(leaf):
-            if array.ndim == 0:
-                raise InputError(
-                    f"{name} is a single number; each array of data needs a first axis of length N."
-                )
-            require_finite(array, name)
-        lengths.add(np.shape(leaf)[0])
-    if len(lengths) > 1:
-        raise InputError(
-            f"the arrays of data have different lengths {sorted(lengths)} along their first axis."
-        )
-    if lengths == {0}:
-        raise InputError("data is empty: N = 0.")
-    return on_device(data)
-
-
 @eqx.filter_jit
-def _value_and_slope(
+def _value_and_gradient(
     target: Target, x: Float[Array, " d"], batch: PyTree
 ) -> tuple[Scalar, Float[Array, " d"]]:
     return jax.value_and_grad(target.log_density)(x, batch)

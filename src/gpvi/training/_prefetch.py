@@ -1,4 +1,4 @@
-"""The batches of streamed data, read while the chunk of steps before them runs."""
+"""Batches of streamed data, read from disk while the previous chunk of steps runs."""
 
 import functools
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,9 +16,9 @@ from gpvi.training.program import Plan
 
 
 class Feed:
-    """Gives the batches of a chunk, (steps, batch, …), and reads those of the chunk after it on a thread of its own.
+    """Returns the batches of a chunk, (steps, batch, …), and reads those of the next chunk in a thread.
 
-    For data in memory it gives None: the program gathers its own batches.
+    For data in memory it returns None: the program gathers its own batches.
     """
 
     def __init__(self, plan: Plan, target: Density):
@@ -30,16 +30,16 @@ class Feed:
             self._reader = ThreadPoolExecutor(1, "gpvi-feed")
 
     def __call__(self, key: PRNGKeyArray, first: int) -> PyTree:
-        """The batches of the chunk that begins with step `first`; None of data in memory."""
+        """Return the batches of the chunk that begins with step `first`; None for data in memory."""
         if self._reader is None:
             return None
         name = np.asarray(jax.random.key_data(key)).tobytes()
         if self._ahead is None or self._ahead[0] != (name, first):
             self._ahead = None
-            found = self._begin(key, first)
+            pending = self._begin(key, first)
         else:
-            found = self._ahead[1]
-        batches = found.result()
+            pending = self._ahead[1]
+        batches = pending.result()
         after = first + self._plan.chunk[0]
         self._ahead = None
         if after < self._plan.steps:
@@ -50,12 +50,12 @@ class Feed:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Read no further."""
+        """Stop reading."""
         if self._reader is not None:
             self._reader.shutdown(wait=True, cancel_futures=True)
 
     def _begin(self, key: PRNGKeyArray, first: int) -> Future:
-        """Which rows is computed here, while the device is free; the thread reads them and sends them there."""
+        """Compute the row indices here, while the device is free; the thread reads the rows and sends them to it."""
         assert self._stream is not None and self._reader is not None
         form = self._plan.chunk[0], self._stream.size, self._plan.batch_size
         indices = _indices(key, jnp.asarray(first), *form)
@@ -68,7 +68,7 @@ class Feed:
 
 
 def example(plan: Plan, target: Density) -> PyTree:
-    """Batches of zeros, to compile for; None of data in memory."""
+    """Return batches of zeros to compile with; None for data in memory."""
     if target.stream is None:
         return None
     shape = plan.chunk[0], plan.batch_size
@@ -81,5 +81,5 @@ def example(plan: Plan, target: Density) -> PyTree:
 def _indices(
     key: PRNGKeyArray, first: Int[Array, ""], length: int, size: int, batch_size: int
 ) -> Int[Array, "steps b"]:
-    """The rows of a chunk, by its key as `gpvi.training.program` splits it."""
+    """Return the row indices of a chunk, from its key as `gpvi.training.program` splits it."""
     return chunk_indices(first, length, size, batch_size, key=jax.random.split(key)[0])

@@ -1,6 +1,6 @@
 """Checkpoints: an interrupted run resumes from the newest intact one, as if it had never stopped.
 
-A checkpoint is a directory written atomically by `gpvi.persistence.format`, with checksums. It holds the state, the
+A checkpoint is a file written atomically by `gpvi.persistence.format`, with a checksum. It holds the state, the
 previous state (to rewind to), what every step reported, and the identity of the run: the method, the plan, the key, a
 hash of the data, a hash of the traced program, and log p at a few points. Step t draws from keys folded from t, so
 nothing else is needed to continue bit for bit on the same hardware.
@@ -61,7 +61,7 @@ def identity(
     key: PRNGKeyArray,
     batches: PyTree = None,
 ) -> dict[str, str]:
-    """What must agree for a run to be the same run, by its name in messages."""
+    """Return what must agree for a run to be the same run, by the name used in messages."""
     return {
         **asked(targets, plan.method, (plan.steps, plan.rounds), plan.batch_size, key),
         "init": _init_digest(init),
@@ -76,7 +76,7 @@ def asked(
     batch_size: int | None,
     key: PRNGKeyArray,
 ) -> dict[str, str]:
-    """The part of it that is known before anything is traced."""
+    """Return the part of the identity that is known before anything is traced."""
     data = [_data_digest(target) for target in {id(target): target for target in targets}.values()]
     return {
         "method": repr(specs.to_json(method)),
@@ -88,14 +88,14 @@ def asked(
 
 
 def probes(target: Target) -> list[float]:
-    """log p at a few points that depend only on the target; for streamed data, on a sample of them."""
+    """Return log p at a few points that depend only on the target; streamed data are sampled."""
     points = target.starting_points(PROBES, key=jax.random.key(0))
-    some = target.sample()
+    some = target.subsample()
     return [float(target.log_density(point, some)) for point in points]
 
 
 def _init_digest(init: Any) -> str:
-    """The string itself, or the arrays of points or of posteriors to continue."""
+    """Return the string itself, or a hash of the points or posteriors that training starts from."""
     if init is None or isinstance(init, str):
         return repr(init)
     if isinstance(init, Sequence):
@@ -112,9 +112,11 @@ def _data_digest(target: Target) -> str:
         return target.stream.digest()
     leaves = [leaf for leaf in jax.tree.leaves(target.data) if eqx.is_array(leaf)]
     shapes = [f"{leaf.dtype}{leaf.shape}" for leaf in leaves]
-    mine = [part.tobytes() for leaf in leaves for part in hosts.parts(leaf)]
+    mine = [part.tobytes() for leaf in leaves for part in hosts.local_parts(leaf)]
     digest = _digest(*map(str.encode, shapes), *mine)
-    return digest if all(leaf.is_fully_addressable for leaf in leaves) else hosts.joined(digest)
+    return (
+        digest if all(leaf.is_fully_addressable for leaf in leaves) else hosts.joint_digest(digest)
+    )
 
 
 def _digest(*parts: bytes) -> str:
@@ -139,7 +141,7 @@ class Checkpoints:
         self._failed = False
         self._pause = PAUSE
         self._passed: dict[int, set[int]] = {}
-        """The steps of each attempt whose checkpoints were skipped and do not count."""
+        """For each attempt, the steps whose checkpoints were damaged and skipped."""
         self.told: set[str] = set()
         """Notes already given to the user as warnings."""
 
@@ -152,7 +154,7 @@ class Checkpoints:
         if not hosts.first():
             yield
             return
-        with lock.held(self.directory) as trouble:
+        with lock.locked(self.directory) as trouble:
             if trouble is None:
                 storage.sweep(self.directory)
             elif not self.directory.is_dir():
@@ -210,7 +212,7 @@ class Checkpoints:
             self._coordinates[f"affine.{name}"] = np.stack(each) if stacked else each[0]
 
     def resumed(self, attempt: int, fresh: Run) -> Run:
-        """The run of this attempt from the newest intact checkpoint; `fresh` if there is none."""
+        """Return the run of this attempt from the newest intact checkpoint; `fresh` if there is none."""
         passed: dict[int, Exception] = {}
         for step, document, arrays in self._intact(attempt, passed):
             self._check_same(document)
@@ -237,7 +239,7 @@ class Checkpoints:
             due = time.monotonic() - self._saved_at >= self._pause
         else:
             due = run.done - self._saved_step >= self.every
-        if hosts.agreed(due):
+        if hosts.largest(due):
             self.save(attempt, run)
 
     def save(self, attempt: int, run: Run) -> None:
@@ -292,7 +294,7 @@ class Checkpoints:
         return self.directory / f"attempt-{attempt}-step-{step}"
 
     def _steps(self) -> dict[int, list[int]]:
-        """The steps of each attempt for which a checkpoint seems to exist."""
+        """Return the steps of each attempt for which a checkpoint exists by name."""
         steps: dict[int, list[int]] = {}
         names = os.listdir(self.directory) if self.directory.is_dir() else []
         for name in names:
@@ -303,7 +305,7 @@ class Checkpoints:
     def _intact(
         self, attempt: int, passed: dict[int, Exception]
     ) -> Iterator[tuple[int, dict[str, Any], dict[str, np.ndarray]]]:
-        """The readable checkpoints of an attempt, newest first; why others are not is added to `passed`."""
+        """Yield the readable checkpoints of an attempt, newest first; add why others are not to `passed`."""
         for step in sorted(self._steps().get(attempt, ()), reverse=True):
             try:
                 document, arrays = storage.read(self._path(attempt, step))
@@ -336,7 +338,7 @@ class Log(NamedTuple):
     attempt: int
 
     def resumed(self, fresh: Run) -> Run:
-        """The current state of the attempt."""
+        """Return the attempt as its newest checkpoint has it, or `fresh`."""
         return self.checkpoints.resumed(self.attempt, fresh)
 
     def offer(self, run: Run) -> None:
@@ -349,7 +351,7 @@ class Log(NamedTuple):
 
 
 def _as_directory(given: Any) -> Path:
-    """The directory as a path; anything that cannot be one is refused."""
+    """Return the directory as a path; refuse anything that cannot be one."""
     name = os.fspath(given) if isinstance(given, str | os.PathLike) else None
     if not isinstance(name, str) or not name:
         raise InputError(f"checkpoint is {given!r}; pass a directory, or omit it.")
@@ -437,9 +439,9 @@ def _decoded(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray], fres
 
 
 def _plain(leaf: Any) -> np.ndarray:
-    """An array of numbers; for keys, their data."""
+    """Return the leaf as an array of numbers; for keys, their data."""
     keys = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return hosts.at_hand(jax.random.key_data(leaf) if keys else leaf)
+    return hosts.gathered(jax.random.key_data(leaf) if keys else leaf)
 
 
 def _like(array: np.ndarray, leaf: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a run will cost, before it is made."""
+"""The cost of a run, measured before it is made."""
 
 import dataclasses
 import time
@@ -22,24 +22,33 @@ from gpvi.training.program import compile_chunk, limit_chunk_time
 from gpvi.training.stopping import ATTEMPTS
 
 LONGEST, SLOW_DRAWS = 10.0, 256
-"""Seconds that a chunk of steps may take for its cost to be measured by it, at this many draws in a step."""
+"""A chunk that would take longer than this many seconds, at this many draws per step, is not run; one step is."""
 
 
 class Estimate(NamedTuple):
-    """The cost of a run."""
+    """The cost of a run, as `gpvi.estimate` measures it; printed, it is one line.
+
+    Parameters
+    ----------
+    steps
+        The number of steps; training may stop earlier.
+    compile_seconds, step_seconds
+        The time of compiling, and of one step.
+    memory
+        The peak memory on one device, in bytes; None if the compiler does not report it.
+    attempts
+        How often training may begin: it begins anew if its draws cannot be trusted.
+    """
 
     steps: int
-    """At most, where training may stop early."""
     compile_seconds: float
     step_seconds: float
     memory: int | None
-    """Bytes of a device at the height of the run; None where the compiler does not report them."""
     attempts: int = 1
-    """The most that training may make: it begins anew if its draws cannot be trusted."""
 
     @property
     def seconds(self) -> float:
-        """Of all steps, and compiling."""
+        """The time of compiling and of all steps of one attempt."""
         return self.compile_seconds + self.steps * self.step_seconds
 
     def __str__(self) -> str:
@@ -62,11 +71,32 @@ def estimate(
     batch_size: int | None = None,
     mesh: Mesh | int | None = None,
 ) -> Estimate:
-    """What `gpvi.fit` with the same arguments will cost: its program is compiled, and run for some steps.
+    """Measure what `gpvi.fit` with the same arguments will cost, by compiling its program and running a few steps.
 
-    These are a chunk of steps or, where one would take long, a single one. A `fit` that follows with the default `init`
-    does not compile its steps again. The search for a start and, where training goes in rounds, the looks between them
-    are not counted: some seconds.
+    A chunk of steps is run, or a single step if a chunk would take long. A `fit` that follows with the default `init`
+    does not compile its steps again. Not counted are the search for a start and the stopping rule between rounds: some
+    seconds.
+
+    Parameters
+    ----------
+    target, method, key, steps, optimizer, batch_size, mesh
+        As for `gpvi.fit`.
+
+    Returns
+    -------
+    Estimate
+        Time and memory.
+
+    Raises
+    ------
+    gpvi.errors.InputError
+        If an argument cannot be used.
+
+    Examples
+    --------
+    >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+    >>> gpvi.estimate(target, gpvi.SVGD(), steps=100, key=key).steps
+    100
     """
     plan = planned(target, method, steps, optimizer, batch_size, "auto", mesh)
     require_key(key)
@@ -100,8 +130,8 @@ def estimate(
 
 
 def _evaluation_seconds(density: Whitened) -> float:
-    """Of log p and its gradient at one point, compiled; of streamed data, by a sample of them."""
-    point, some = jnp.zeros(density.dim, density.dtype), density.target.sample()
+    """Time log p and its gradient at one point, after compiling; streamed data are sampled."""
+    point, some = jnp.zeros(density.dim, density.dtype), density.target.subsample()
     jax.block_until_ready(_score(density, point, some))
     began = time.perf_counter()
     jax.block_until_ready(_score(density, point, some))

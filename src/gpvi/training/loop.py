@@ -1,8 +1,7 @@
-"""The only training loop: it scans a method's `step` in chunks and uses no other part of it.
+"""The only training loop: it runs a method's `step` in compiled chunks.
 
-A chunk of steps is one compiled program with donated buffers; between chunks Python looks at the reported terms, moves
-the progress bar, calls the callbacks and decides whether to go on. Step t uses keys folded from t, so nothing
-random is carried along.
+Between two chunks Python checks the reported terms, moves the progress bar, calls the callbacks, saves a checkpoint and
+decides whether to continue. Step t uses keys folded from t, so no random state is carried along.
 """
 
 import dataclasses
@@ -39,12 +38,27 @@ TERMINATED = 128 + signal.SIGTERM
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """Passed to callbacks after each chunk; a callback stops training by raising `StopIteration`."""
+    """What callbacks get after each chunk of steps; a callback stops training by raising `StopIteration`.
+
+    Parameters
+    ----------
+    step, steps
+        Steps taken so far, and steps planned.
+    terms
+        The terms that the last step reported, such as "elbo".
+    state
+        The state of the method.
+
+    Examples
+    --------
+    >>> def stop_early(event: gpvi.Event) -> None:
+    ...     if event.step >= 100:
+    ...         raise StopIteration
+    """
 
     step: int
     steps: int
     terms: dict[str, float]
-    """The reported terms of the last step."""
     state: State
 
 
@@ -52,7 +66,7 @@ Callback = Callable[[Event], None]
 
 
 class Watch(NamedTuple):
-    """Who looks at a run between its chunks."""
+    """What happens between two chunks: progress, callbacks, the stopping rule and checkpoints."""
 
     meter: Meter
     callbacks: Sequence[Callback] = ()
@@ -60,7 +74,7 @@ class Watch(NamedTuple):
     log: Log | None = None
 
     def begin(self, arrays: PyTree) -> Run:
-        """The run where it stands: at its beginning, or where the newest checkpoint has it."""
+        """Return a new run, or the run as the newest checkpoint has it."""
         run = Run(arrays)
         if self.log is not None:
             run = self.log.resumed(run)
@@ -69,7 +83,7 @@ class Watch(NamedTuple):
         return run
 
     def look(self, run: Run, event: Event, *, judging: bool) -> None:
-        """After a chunk: judge where a round ends, tell whoever wants to know, and save."""
+        """Apply the stopping rule at the end of a round, call the callbacks, and save if a save is due."""
         if self.judge is not None and judging:
             run.stopped, run.assessed[run.done] = self.judge(event.state, run.last_assessed)
         for callback in self.callbacks:
@@ -78,7 +92,7 @@ class Watch(NamedTuple):
             self.log.offer(run)
 
     def end(self, run: Run) -> None:
-        """However it ended."""
+        """Close the progress bar and save, however the run ended."""
         self.meter.close()
         if self.log is not None:
             self.log.save(run)
@@ -87,7 +101,7 @@ class Watch(NamedTuple):
 def train(
     plan: Plan, program: Program, target: Density, state: State, watch: Watch, *, key: PRNGKeyArray
 ) -> tuple[State, Training]:
-    """Run the chunks; return the last good state and the record of what happened."""
+    """Run the chunks; return the last good state, and how the training went."""
     length, _ = plan.chunk
     ends = set(np.cumsum(plan.rounds).tolist())
     arrays, static = eqx.partition(state, eqx.is_array)
@@ -145,7 +159,7 @@ def train(
 
 
 def _cause(error: Exception) -> str:
-    """The line that says what went wrong; of the trace of a callback, the one that names its exception."""
+    """Return the line of an error that says what went wrong; for a traceback, the line that names the exception."""
     lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     if not lines[0].endswith("Traceback (most recent call last):"):
         return lines[0].strip()
@@ -157,7 +171,7 @@ def _cause(error: Exception) -> str:
 def _conclude(
     run: Run, steps: int, log: Log | None, cut_short: str | None, interrupted: int
 ) -> None:
-    """Say how it ended; only after it is saved, as a run that goes on from there has not ended so."""
+    """Give the run's notes as warnings, after its last save: a run that resumes from there has not ended."""
     run.warn(cut_short)
     if interrupted and run.going(steps):
         again = "" if log is None else "; the same call goes on from there"
@@ -192,7 +206,7 @@ def _message(method: Method, terms: dict[str, np.ndarray]) -> str:
 
 
 class Interrupts:
-    """While open, the first Ctrl-C (and SIGTERM, where asked for) is noted instead of raised; the second is raised."""
+    """A context in which the first Ctrl-C (and SIGTERM, if asked for) is noted, and only the second raises."""
 
     def __init__(self, *, term: bool):
         self._watched = (signal.SIGINT, signal.SIGTERM) if term else (signal.SIGINT,)
@@ -202,7 +216,7 @@ class Interrupts:
         self._previous = {}
         if threading.current_thread() is threading.main_thread():
             self._previous = {number: signal.signal(number, self._note) for number in self._watched}
-        return lambda: hosts.agreed(self._seen)
+        return lambda: hosts.largest(self._seen)
 
     def _note(self, number: int, frame: Any) -> None:
         if self._seen:

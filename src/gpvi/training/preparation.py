@@ -162,7 +162,7 @@ def find_start(target: Target, method: Method, init: Any, *, key: PRNGKeyArray) 
         "variational": initialization.variational,
         "laplace": initialization.laplace,
     }[init]
-    sample, log_density = target.sample(), target.log_density
+    sample, log_density = target.subsample(), target.log_density
     if sample is not None:
         log_density = jax.tree_util.Partial(log_density, batch=sample)
     gaussian = search(log_density, target.initial, key=key)

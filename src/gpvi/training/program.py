@@ -1,8 +1,8 @@
 """A chunk of training steps as one compiled program, which runs of the same form share.
 
-Step t uses keys folded from t, so nothing random is carried along, and a chunk is a function of the state, the target,
-one key and the number of its first step. Which data its steps see is computed once, before they begin: the shuffle
-walks until all indices fall in range, and a loop of unknown length within a step makes a GPU wait for the host.
+Step t uses keys folded from t, so no random state is carried along: a chunk is a function of the state, the target, one
+key and the number of its first step. The data that its steps see are chosen once, before they begin, because the
+shuffle is a loop of unknown length, and such a loop within a step makes a GPU wait for the host.
 """
 
 import dataclasses
@@ -22,37 +22,38 @@ from gpvi._compute import nvidia
 from gpvi._compute.operation_counts import operations
 from gpvi.methods import Method
 from gpvi.methods.base import State
-from gpvi.methods.carriers import Chains, Particles
-from gpvi.parallel.hosts import at_hand
+from gpvi.parallel.hosts import gathered
 from gpvi.parallel.memory import needed
 from gpvi.parallel.mesh import (
     PARTICLES,
     Layout,
     active,
-    bytes_at_each,
+    bytes_per_device,
     data_rows,
-    dividing,
-    everywhere,
-    shared_out,
-    whole,
+    distribute_data,
+    draws_axis,
+    replicate_rest,
+    replicated,
 )
 from gpvi.targets.coordinates import Whitened
 from gpvi.targets.density import Density, expensive
 from gpvi.targets.minibatch import chunk_indices
 
 CHUNKS = 50
+"""A run is divided into about this many chunks."""
 LONGEST_CHUNK = 1_000
-AT_A_TIME = 2**33
-"""Operations of a chunk where log p is expensive: a core takes one or two seconds for as many."""
+"""Most steps in a chunk."""
+CHUNK_OPERATIONS = 2**33
+"""Most operations in a chunk where log p is expensive; a core takes one or two seconds for them."""
 SHORTEST_CHUNK = 2
-"""Steps of a chunk, however expensive: a loop of one is no loop to the compiler, and rounds otherwise."""
+"""Fewest steps in a chunk. The compiler would unroll a loop of one step, and its results would round differently."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What to run: a method, its optimiser, for how long, on how many data at a time, in how many seeds at once.
+    """What to run: a method and its optimiser, the number of steps, the batch size, and the number of seeds.
 
-    After each of the `rounds`, if there are any, training may be judged to be done.
+    Training may stop at the end of each of the `rounds`, if there are any.
     """
 
     method: Method
@@ -62,35 +63,35 @@ class Plan:
     seeds: int | None = None
     rounds: tuple[int, ...] = ()
     shared: tuple[bool, ...] = ()
-    """Of each array of the target, whether the seeds share one instead of having each its own."""
+    """For each array of the target, whether all seeds share it; otherwise each seed has its own."""
     longest: int = LONGEST_CHUNK
-    """Steps that a chunk may take."""
+    """Most steps in a chunk."""
     mesh: Mesh | None = None
-    """The devices that share a step, or the seeds, out among themselves."""
+    """The devices over which a step, or the seeds, are distributed."""
 
     def layout(self, state: State) -> Layout | None:
-        """How the state lies on the mesh: particles always in parts, parameters where they are large."""
+        """Return how the state is placed on the mesh: particles are always split, parameters if they are large."""
         if self.mesh is None:
             return None
         names = self.mesh.axis_names
         if self.seeds is not None:
             return Layout(self.mesh, names, 0, first=True)
-        model = state.learner.model
-        if isinstance(model, Chains):
+        placement = getattr(state.learner.model, "placement", "parameters")
+        if placement == "replicated":
             return Layout(self.mesh, ())
-        if not isinstance(model, Particles):
+        if placement == "parameters":
             return Layout(self.mesh, names)
         if self.method.independent:
             return Layout(self.mesh, tuple(n for n in names if n == PARTICLES), 0, first=True)
-        return Layout(self.mesh, (dividing(names),), 0)
+        return Layout(self.mesh, (draws_axis(names),), 0)
 
     def place(self, arrays: PyTree, state: State) -> PyTree:
-        """The arrays of such a state where they are kept."""
+        """Place the arrays of a state on the mesh."""
         layout = self.layout(state)
         return arrays if layout is None else layout.place(arrays)
 
     def place_target(self, density: Whitened) -> Whitened:
-        """The target with its data shared out, and all else at every device."""
+        """Distribute the target's data over the mesh, and copy everything else to every device."""
         if self.mesh is None:
             return density
         if self.seeds is not None:
@@ -101,41 +102,43 @@ class Plan:
                 for leaf, shared in zip(leaves, self.shared, strict=True)
             ]
             own = eqx.combine(jax.tree.unflatten(structure, placed), density)
-            return everywhere(own, self.mesh)
-        data = shared_out(density.target.data, self.mesh)
-        held = eqx.tree_at(lambda d: d.target.data, density, data, is_leaf=lambda x: x is None)
-        return everywhere(held, self.mesh)
+            return replicate_rest(own, self.mesh)
+        data = distribute_data(density.target.data, self.mesh)
+        placed = eqx.tree_at(lambda d: d.target.data, density, data, is_leaf=lambda x: x is None)
+        return replicate_rest(placed, self.mesh)
 
     def collect(self, arrays: PyTree) -> PyTree:
-        """The arrays of a state on one device, wherever their parts are."""
+        """Gather the arrays of a state on one device."""
         return (
-            arrays if self.mesh is None else jax.tree.map(lambda a: jnp.asarray(at_hand(a)), arrays)
+            arrays
+            if self.mesh is None
+            else jax.tree.map(lambda a: jnp.asarray(gathered(a)), arrays)
         )
 
     @property
     def chunk(self) -> tuple[int, bool]:
-        """How many steps a chunk takes, and whether the last one must mask some."""
+        """The number of steps in a chunk, and whether the last chunk must mask some of its steps."""
         return chunk_length(self.steps, self.rounds, self.longest)
 
 
 def chunk_length(
     steps: int, rounds: tuple[int, ...] = (), longest: int = LONGEST_CHUNK
 ) -> tuple[int, bool]:
-    """How many steps one chunk takes, and whether the last chunk must mask some of them.
+    """Return the number of steps in a chunk, and whether the last chunk must mask some of its steps.
 
-    One program serves all chunks. A divisor of `steps` near steps / 50, and of every round, needs no mask; where there
-    is none (a prime number of steps), the surplus steps of the last chunk are computed and dropped.
+    One program serves all chunks. A divisor of every round and of `steps`, near steps / 50, needs no mask. If there is
+    none (a prime number of steps), the surplus steps of the last chunk are computed and dropped.
     """
     aim = max(1, min(longest, steps // CHUNKS))
-    whole = math.gcd(*rounds) if rounds else steps
+    divisible = math.gcd(*rounds) if rounds else steps
     for length in range(aim, 0 if rounds else max(1, aim // 4) - 1, -1):
-        if whole % length == 0:
+        if divisible % length == 0:
             return length, False
     return aim, True
 
 
 class Program:
-    """A chunk, compiled once for each form of its arguments."""
+    """A chunk, compiled once for each set of shapes, types and placements of its arguments."""
 
     def __init__(self, chunk: Callable):
         self._chunk = jax.jit(chunk, donate_argnums=0)
@@ -149,15 +152,15 @@ class Program:
         first: Int[Array, ""],
         batches: PyTree = None,
     ) -> tuple[PyTree, dict[str, Array]]:
-        """The arrays of the state after the chunk, and what each step reports; the given arrays are used up.
+        """Run the chunk; return the arrays of the new state, and the terms that each step reports.
 
-        `batches` are those of its steps, (steps, batch, …), where the target does not hold its data.
+        The given arrays are donated. `batches`, (steps, batch, …), are needed if the target's data are streamed.
         """
         arguments = (arrays, eqx.filter(target, eqx.is_array), key, first, batches)
         return self.compiled(*arguments)(*arguments)
 
     def compiled(self, *arguments: PyTree) -> jax.stages.Compiled:
-        """The executable for arguments of these shapes, types and places."""
+        """Return the executable for arguments of these shapes, types and placements."""
         leaves, structure = jax.tree.flatten(arguments)
         form = structure, tuple((jax.typeof(leaf), leaf.sharding) for leaf in leaves)
         if form not in self._compiled:
@@ -168,22 +171,22 @@ class Program:
     def text(
         self, arrays: PyTree, target: Density, key: PRNGKeyArray, batches: PyTree = None
     ) -> str:
-        """What was traced, constants included: the same for the same run in any process."""
+        """Return the lowered program as text, constants included. It identifies the run in any process."""
         arguments = (arrays, eqx.filter(target, eqx.is_array), key, jnp.asarray(0), batches)
         return self._chunk.lower(*arguments).as_text()
 
     def memory(
         self, arrays: PyTree, target: Density, key: PRNGKeyArray, batches: PyTree = None
     ) -> int | None:
-        """Bytes of a device at the height of a run, which keeps two more copies of the state to go back to."""
+        """Return the peak memory of a run on one device, in bytes; the run keeps two more copies of the state."""
         arguments = (arrays, eqx.filter(target, eqx.is_array), key, jnp.asarray(0), batches)
         found = needed(self.compiled(*arguments))
-        state = sum(bytes_at_each(leaf) for leaf in jax.tree.leaves(arrays))
+        state = sum(bytes_per_device(leaf) for leaf in jax.tree.leaves(arrays))
         return None if found is None else found + 2 * state
 
 
 def limit_chunk_time(plan: Plan, target: Density, state: State) -> Plan:
-    """The plan; where log p is expensive, with chunks so short that Ctrl-C is answered in seconds."""
+    """Return the plan with shorter chunks if log p is expensive, so that Ctrl-C is answered within seconds."""
     if plan.batch_size is not None or not expensive(target):
         return plan
     arrays, static = eqx.partition((target, state), eqx.is_array)
@@ -195,17 +198,17 @@ def limit_chunk_time(plan: Plan, target: Density, state: State) -> Plan:
 
     count = operations(step, arrays, jax.random.key(0))
     return dataclasses.replace(
-        plan, longest=min(plan.longest, max(SHORTEST_CHUNK, int(AT_A_TIME // count)))
+        plan, longest=min(plan.longest, max(SHORTEST_CHUNK, int(CHUNK_OPERATIONS // count)))
     )
 
 
 def compile_chunk(plan: Plan, target: Density, state: State) -> Program:
-    """The program of a plan; found again by all that is not an array, so that a second run compiles nothing."""
+    """Return the program of a plan; a second run that differs in its arrays only gets the same program."""
     forms = [jax.tree.flatten(eqx.filter(t, eqx.is_array, inverse=True)) for t in (state, target)]
     keys = [(tuple(leaves), structure) for leaves, structure in forms]
     try:
         return _program(plan, *keys)
-    except TypeError:  # something in it cannot be hashed
+    except TypeError:  # something in the state or target cannot be hashed
         return _program.__wrapped__(plan, *keys)
 
 
@@ -238,7 +241,7 @@ def _program(plan: Plan, state_form: Any, target_form: Any) -> Program:
                 moved = jax.tree.map(
                     lambda new, old: jnp.where(index < plan.steps, new, old), moved, arrays
                 )
-            return moved if layout is None else layout.hold(moved), info
+            return moved if layout is None else layout.constrain(moved), info
 
         return jax.lax.scan(one, arrays, (first + jnp.arange(length), rows, batches))
 
@@ -259,7 +262,8 @@ def _program(plan: Plan, state_form: Any, target_form: Any) -> Program:
 
 
 def _with_whole_parameters(state: State) -> State:
-    """The parameters of a generator meet every draw, so that on a mesh every device needs all of them in a step."""
+    """Gather a generator's parameters: every draw needs all of them, so on a mesh every device does."""
     model = state.learner.model
-    model = model if isinstance(model, Particles) else whole(model)
+    if getattr(model, "placement", "parameters") == "parameters":
+        model = replicated(model)
     return state._replace(learner=state.learner._replace(model=model))

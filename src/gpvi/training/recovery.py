@@ -1,4 +1,4 @@
-"""Going back: what is kept of a run, and what happens when a step is not finite."""
+"""Recovery from non-finite steps: the run goes back to its last good state and halves its step size."""
 
 import functools
 from typing import NamedTuple
@@ -13,54 +13,55 @@ from gpvi.methods.base import State
 from gpvi.training.stopping import Assessment
 
 RETRIES = 8
-TOLERATED = 0.05
+"""How often a run goes back before it gives up."""
+TOLERATED_REJECTED = 0.05
 """Share of non-finite draws below which no warning is given."""
 
 
 class Run:
-    """The last good state, and the way there.
+    """The state of a training run and its history so far.
 
-    A state is good if the step from it is finite. One reached at the end of a chunk is not known to be, so where the
-    first step of a chunk fails, the run goes back to the beginning of the chunk before.
+    A state is good if the step from it is finite. That is not yet known of the state at the end of a chunk. If the
+    first step of a chunk fails, the run therefore goes back to the beginning of the previous chunk.
     """
 
     def __init__(self, arrays: PyTree):
         self.arrays = arrays
         self.before: PyTree = None
-        """The state at the beginning of the last chunk, to go back to; None where there is none."""
+        """The state at the beginning of the last chunk, to go back to, if there is one."""
         self.done = self.retries = 0
         self.notes: list[str] = []
         self.given_up = False
         self.stopped: str | None = None
-        """Why it was judged to be done before its time."""
+        """Why the stopping rule ended the run early."""
         self.assessed: dict[int, Assessment] = {}
-        """What was seen of the draws at the end of each round, by the number of steps taken."""
+        """The assessment at the end of each round, by the number of steps taken."""
         self.seconds = 0.0
-        """Of earlier parts of the run."""
+        """Wall-clock time so far, earlier processes included."""
         self._record: list[dict[str, np.ndarray]] = []
 
     def going(self, steps: int) -> bool:
-        """Whether there is something left to do."""
+        """Whether steps remain to be taken."""
         return self.done < steps and not self.given_up and self.stopped is None
 
     def ending(self, steps: int) -> str:
-        """How long it took, and why not longer."""
+        """Return how many steps were taken, and why not more."""
         if self.stopped is not None:
             return f"stopped after {self.done:,} of at most {steps:,} steps: {self.stopped}"
         return f"{steps:,} steps" if self.done == steps else f"{self.done:,} of {steps:,} steps"
 
     @property
     def last_assessed(self) -> Assessment | None:
-        """At the end of the last round."""
+        """The assessment at the end of the last round."""
         return self.assessed[max(self.assessed)] if self.assessed else None
 
     def warn(self, note: str | None) -> None:
-        """Something the user should know, and has not been told of this run before."""
+        """Add a note for the user, unless the run has it already."""
         if note is not None and note not in self.notes:
             self.notes.append(note)
 
     def accept(self, arrays: PyTree, terms: dict[str, np.ndarray], taken: int) -> None:
-        """A chunk was finite."""
+        """Take over the state after a chunk of finite steps."""
         record = [*self._record, terms]
         self.before, self.arrays, self.done, self._record = (
             self.arrays,
@@ -70,7 +71,7 @@ class Run:
         )
 
     def retreat(self, failure: "Failure") -> None:
-        """Go back, with half the step size; give up after `RETRIES`."""
+        """Go back and halve the step size; give up after `RETRIES` times."""
         self.retries += 1
         where = f"step {self.done + failure.step}: {failure.term} is not finite"
         if failure.step == 0 and failure.reported and self.before is not None:
@@ -85,16 +86,16 @@ class Run:
         self.notes.append(f"{where}; went back to step {self.done} with half the step size")
 
     def history(self) -> dict[str, np.ndarray]:
-        """Each reported term at every step."""
+        """Return every reported term, with one value per step."""
         names = self._record[0] if self._record else {}
         return {name: np.concatenate([terms[name] for terms in self._record], -1) for name in names}
 
     def chunks(self) -> list[int]:
-        """The lengths of the chunks that the history is made of."""
+        """Return the lengths of the chunks in the history."""
         return [next(iter(terms.values())).shape[-1] for terms in self._record]
 
     def restore(self, history: dict[str, np.ndarray], chunks: list[int]) -> None:
-        """Take up a history whose chunks have these lengths."""
+        """Restore a history whose chunks have these lengths."""
         ends = np.cumsum(chunks)[:-1]
         parts = {name: np.split(values, ends, axis=-1) for name, values in history.items()}
         self._record = [
@@ -104,10 +105,10 @@ class Run:
 
 
 def rejections(history: dict[str, np.ndarray]) -> str | None:
-    """What to know of the draws of the last steps, a tenth of all or 20, at which log p was not finite."""
+    """Return a note if log p was not finite at many draws of the last tenth of the steps (at least 20)."""
     rejected = history.get("rejected", np.zeros(1))
     share = float(rejected[..., -max(20, rejected.shape[-1] // 10) :].mean())
-    if not share > TOLERATED:
+    if not share > TOLERATED_REJECTED:
         return None
     return (
         f"{share:.0%} of the last draws fell where log p is not finite, and had no score: the posterior is not "
@@ -117,17 +118,17 @@ def rejections(history: dict[str, np.ndarray]) -> str | None:
 
 
 class Failure(NamedTuple):
-    """The first step that was not finite, the term that says so, and which of the seeds it was in."""
+    """The first non-finite step of a chunk, the non-finite term, and the seeds in which it occurred."""
 
     step: int
     term: str
     seeds: np.ndarray
     reported: bool = True
-    """Whether a step reported it; otherwise it was seen in the state after the last one."""
+    """Whether a step reported it; otherwise the state after the last step is not finite."""
 
 
 def first_failure(terms: dict[str, np.ndarray], arrays: PyTree) -> Failure | None:
-    """The first step of a chunk that is not finite, or the state after it."""
+    """Find the first non-finite step of a chunk; failing that, check the state after it."""
     bad = {name: ~np.isfinite(values) for name, values in terms.items()}
     steps = {name: int(np.nonzero(where)[-1].min()) for name, where in bad.items() if where.any()}
     if steps:
@@ -149,7 +150,7 @@ def _with_half_the_step_size(state: State, seeds: np.ndarray) -> State:
 
 @functools.partial(jax.jit, static_argnums=1)
 def _finite(arrays: PyTree, leading: int) -> Bool[Array, "..."]:
-    """Whether a state is finite, for each seed where it has a leading axis of them."""
+    """Return whether a state is finite, for each seed if its arrays have a first axis for seeds."""
     floats = jax.tree.leaves(eqx.filter(arrays, eqx.is_inexact_array))
     axes = [tuple(range(leading, leaf.ndim)) for leaf in floats]
     each = [jnp.isfinite(leaf).all(axis) for leaf, axis in zip(floats, axes, strict=True)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpvi.errors import StorageError
-from gpvi.persistence.writing import whole
+from gpvi.persistence.writing import atomic
 from gpvi_paper.bench.cases import growth, particles
 from gpvi_paper.bench.limits import roofline
 from gpvi_paper.bench.results import Result
@@ -36,7 +36,7 @@ def chart(results: Sequence[Result], directory: str | os.PathLike[str]) -> Path 
         figure.tight_layout()
         content = canvas.png(figure, white=True)
     try:
-        with whole(path) as part:
+        with atomic(path) as part:
             part.write_bytes(content)
     except OSError as error:
         raise StorageError(

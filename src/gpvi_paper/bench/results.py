@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpvi.errors import StorageError
-from gpvi.persistence.writing import whole
+from gpvi.persistence.writing import atomic
 from gpvi_paper import records
 
 FORMAT = "gpvi-bench"
@@ -85,7 +85,7 @@ class Report:
         path = Path(directory) / FILE
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with whole(path) as part:
+            with atomic(path) as part:
                 part.write_text(json.dumps(self.to_json(), ensure_ascii=False, indent=1) + "\n")
         except OSError as error:
             raise StorageError(

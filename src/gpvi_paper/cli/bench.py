@@ -10,7 +10,7 @@ import typer
 
 from gpvi.cli.app import AsJson, Out, app, complain, console
 from gpvi.errors import InputError, NotAvailableError, UnknownOptionError
-from gpvi.persistence.writing import try_out
+from gpvi.persistence.writing import check_writable
 
 if TYPE_CHECKING:
     from gpvi_paper.bench import Result
@@ -58,7 +58,7 @@ def bench(
     if not 0 <= seconds < math.inf:
         raise InputError(f"--seconds is {seconds:g}; give 0 or more.")
     wanted = _wanted(cases or [], list(CASES))
-    try_out(out)
+    check_writable(out)
     report, path = Report.begin(" ".join(["gpvi", *sys.argv[1:]])), out / FILE
     try:
         for name, rows in wanted.items():

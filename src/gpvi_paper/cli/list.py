@@ -36,7 +36,7 @@ def list_(
     from gpvi_paper.experiments import EXPERIMENTS
 
     tables = {"experiments": _experiments, "methods": _methods, "data": _data}
-    if what in EXPERIMENTS:
+    if what is not None and what in EXPERIMENTS:
         _rows(EXPERIMENTS[what])
         return
     if what is not None and what not in tables:

@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from gpvi.cli.app import SEEDS, AsJson, Bar, Out, app, complain, console
 from gpvi.errors import InputError, OtherRunError, StorageError, UnknownOptionError
-from gpvi.persistence.writing import prepare, try_out
+from gpvi.persistence.writing import check_writable, make_writable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -142,7 +142,7 @@ def report(
         complain(what)
     if not found.records:
         raise StorageError(f"there is no readable record in {', '.join(map(str, runs))}.")
-    try_out(out)
+    check_writable(out)
     typer.echo(write(found.records, out, unread=len(found.damaged), progress=Bar()))
 
 
@@ -215,7 +215,7 @@ def _run(
 
     finished: list[tuple[Record, Path, bool]] = []
     explained: set[str] = set()
-    prepare(out)
+    make_writable(out)
     try:
         for number, (experiment, label) in enumerate(jobs, 1):
             kept = None if again else _kept(experiment, label, preset, seeds, out)

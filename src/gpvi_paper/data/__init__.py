@@ -1,1 +1,5 @@
-"""Readers of the data sets that the benchmarks use; none is shipped."""
+"""Readers of the data that experiments need: none are shipped, and nothing in a file is executed.
+
+Start reading at `files.py`, which all of them share, then at a reader, such as `mnist.py`. `download.py` fetches the
+image sets.
+"""

@@ -19,3 +19,9 @@ class Images(NamedTuple):
     def testing_on(self, kept: Bool[np.ndarray, " m"]) -> "Images":
         """The same with these test images alone."""
         return self._replace(test=self.test[kept], test_labels=self.test_labels[kept])
+
+
+def require_classes(labels: Int[np.ndarray, " n"]) -> None:
+    """Refuse labels beyond 9 by a `ValueError`."""
+    if labels.max() >= CLASSES:
+        raise ValueError(f"it has the label {labels.max()}; they go from 0 to {CLASSES - 1}")

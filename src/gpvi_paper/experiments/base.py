@@ -1,20 +1,30 @@
-"""What an experiment is: recipes by label and preset, metrics, the paper's figures, and a `run` that makes a record."""
+"""What an experiment is: problems, rows of recipes, metrics, the paper's figures, and a `run` that makes a record.
 
+A new experiment is a subclass of `Experiment` and one line in `gpvi_paper.experiments`. It sets the attributes, names
+its rows in `recipes`, and trains and measures one of them in `measure`.
+"""
+
+import copy
 import dataclasses
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import optax
+from jaxtyping import PRNGKeyArray
 
+import gpvi
 from gpvi import specs
-from gpvi.errors import InputError, UnknownOptionError
+from gpvi.errors import InputError, UnknownOptionError, quietly
 from gpvi.methods import Method
 from gpvi.posterior.history import Training
 from gpvi.progress import Meter, as_meter
 from gpvi_paper import records
+from gpvi_paper.experiments.unfinished import next_place
 from gpvi_paper.records import Record
 
 PRESETS: dict[str, str] = {
@@ -41,16 +51,17 @@ class Metric(NamedTuple):
     """The key of a metric that invalidates this one if above zero."""
 
 
-FOLD = Metric(
-    "fold",
-    "folded",
-    "the share of draws where det J has the minority's sign",
-    style="share",
-    better="lower",
-)
-SECONDS = Metric(
-    "seconds", "seconds", "training time of all seeds together", style="seconds", better="lower"
-)
+lower, higher = partial(Metric, better="lower"), partial(Metric, better="higher")
+"""Metrics that are better when lower, or when higher."""
+
+
+def seconds(meaning: str) -> Metric:
+    """The metric `seconds`: how long training took."""
+    return lower("seconds", "seconds", meaning, "seconds")
+
+
+SECONDS = seconds("training time of all seeds together")
+FOLD = lower("fold", "folded", "the share of draws where det J has the minority's sign", "share")
 
 
 class Published(NamedTuple):
@@ -87,6 +98,28 @@ class Recipe:
             return None
         return optax.adam(getattr(self.method, "learning_rate"))  # noqa: B009
 
+    def fit(self, target: gpvi.Target, *, key: PRNGKeyArray, **options: Any) -> gpvi.Posterior:
+        """`gpvi.fit` by this recipe; `options` replace its arguments."""
+        with quietly():
+            return gpvi.fit(target, self.method, key=key, **self._arguments(options))
+
+    def fit_seeds(
+        self, targets: Sequence[gpvi.Target], *, key: PRNGKeyArray, **options: Any
+    ) -> list[gpvi.Posterior]:
+        """`gpvi.fit_seeds` by this recipe: a posterior for each target, trained side by side."""
+        with quietly():
+            return gpvi.fit_seeds(targets, self.method, key=key, **self._arguments(options))
+
+    def _arguments(self, options: dict[str, Any]) -> dict[str, Any]:
+        if "checkpoint" not in options:
+            options["checkpoint"] = next_place()
+        return {
+            "steps": self.steps,
+            "optimizer": self.optimizer(),
+            "batch_size": self.batch_size,
+            "init": self.start,
+        } | options
+
     def to_json(self) -> dict[str, Any]:
         """Everything that was chosen."""
         return {
@@ -110,101 +143,104 @@ class Choice(Protocol):
 Choice_co = TypeVar("Choice_co", bound=Choice, covariant=True)
 
 
-@runtime_checkable
-class Experiment(Protocol[Choice_co]):
-    """The contract of every experiment; it joins the others by one line in `gpvi_paper.experiments`."""
+class Experiment(ABC, Generic[Choice_co]):
+    """One table or figure. Subclasses set the attributes and define `recipes` and `measure`."""
 
-    @property
-    def name(self) -> str:
-        """Its name on the command line."""
-        ...
-
-    @property
-    def title(self) -> str:
-        """What is studied."""
-        ...
-
-    @property
-    def source(self) -> str:
-        """The table or figure of the paper it repeats."""
-        ...
-
-    @property
-    def summary(self) -> str:
-        """The setting, and what differs from the paper's, in a few sentences."""
-        ...
-
-    @property
-    def cases(self) -> Mapping[str, str]:
-        """The problems and their titles; a row of a record is named "case/metric"."""
-        ...
-
-    @property
-    def metrics(self) -> tuple[Metric, ...]:
-        """What is measured."""
-        ...
-
-    @property
-    def tables(self) -> tuple[Table, ...]:
-        """How the metrics are shown."""
-        ...
-
-    @property
-    def headline(self) -> tuple[str, ...]:
-        """The metrics that are drawn."""
-        ...
+    name: str
+    """Its name on the command line."""
+    title: str
+    """What is studied."""
+    source: str
+    """The table or figure of the paper it repeats."""
+    summary: str
+    """The setting, and what differs from the paper's, in a few sentences."""
+    cases: Mapping[str, str]
+    """The problems and their titles; a row of a record is named "case/metric"."""
+    metrics: tuple[Metric, ...]
+    """What is measured."""
+    tables: tuple[Table, ...]
+    """How the metrics are shown."""
+    headline: tuple[str, ...] = ()
+    """The metrics that are drawn."""
 
     @property
     def published(self) -> Mapping[str, Mapping[str, Published]]:
         """Label → row → the paper's figure."""
-        ...
+        return {}
 
+    @abstractmethod
     def recipes(self, preset: str) -> Mapping[str, Choice_co]:
-        """Label → recipe, in the order of the table."""
-        ...
+        """Label → recipe, in the order of the table; empty if the experiment lacks the preset."""
+
+    @abstractmethod
+    def measure(self, results: "Results[Choice_co]") -> None:
+        """Train the row `results.label` for every seed, and add what is measured."""
 
     def run(
         self, label: str, preset: str, seeds: Sequence[int], progress: bool | Meter = True
     ) -> Record:
-        """Train, measure, and return the record."""
-        ...
+        """Train and measure one row, and return its record."""
+        results = Results(self, label, preset, seeds, progress)
+        self.measure(results)
+        return results.record()
 
 
-@runtime_checkable
-class ReadsData(Protocol):
-    """Optional part of the contract: an experiment that needs files not shipped with the library."""
+class ReadsData(Experiment[Choice_co]):
+    """An experiment that needs files not shipped with the library."""
 
-    def reading(self, directory: Path | None) -> Experiment:
-        """The experiment with its data directory, after checking its contents."""
-        ...
+    directory: Path | None = None
+
+    @abstractmethod
+    def find(self, directory: Path | None) -> Path:
+        """Where the data are, at or below the directory or downloaded; an error if they are missing."""
+
+    def reading(self, directory: Path | None) -> "ReadsData[Choice_co]":
+        """The experiment on the data in this directory."""
+        found = copy.copy(self)
+        found.directory = self.find(directory)
+        return found
 
 
-@runtime_checkable
-class KeepsReference(Protocol):
-    """Optional part of the contract: all rows are compared with one long run, made only once."""
+class KeepsReference(Experiment[Choice_co]):
+    """An experiment whose rows are all compared with one long run, made only once."""
 
-    def keeping(self, directory: Path) -> Experiment:
+    directory: Path | None = None
+
+    def keeping(self, directory: Path) -> "KeepsReference[Choice_co]":
         """The experiment with the directory where the long run is kept for other processes."""
-        ...
+        found = copy.copy(self)
+        found.directory = directory
+        return found
 
 
-class Measurements(Generic[Choice_co]):
-    """Collects the values of one run and makes its record."""
+class Results(Generic[Choice_co]):
+    """One run of one row: what was chosen, what was measured, and finally the record."""
 
     def __init__(
-        self, experiment: Experiment[Choice_co], label: str, preset: str, seeds: Sequence[int]
+        self,
+        experiment: Experiment[Choice_co],
+        label: str,
+        preset: str,
+        seeds: Sequence[int],
+        progress: bool | Meter = False,
     ):
         if not seeds:
             raise InputError("no seeds: give at least one.")
         self.recipe = chosen(experiment, label, preset)
+        self.label, self.preset = label, preset
         self.seeds = tuple(int(seed) for seed in seeds)
+        self.progress = as_meter(progress)
         self.rows: dict[str, list[float]] = {}
         self.arrays: dict[str, np.ndarray] = {}
         self._histories: dict[str, list[np.ndarray]] = {}
         self._notes: dict[str, None] = {}
-        self._names = (experiment.name, preset, label)
+        self._name = experiment.name
         self._options = " --data-dir DIR" if isinstance(experiment, ReadsData) else ""
         self._started, self._began = records.now(), time.perf_counter()
+
+    def meter(self, *details: str) -> Meter:
+        """The progress bar of one fit, under the name of the experiment, the row and the details."""
+        return Labelled(self.progress, " · ".join((self._name, self.label, *details)))
 
     def add(self, values: Mapping[str, float], case: str = "") -> None:
         """One seed's values."""
@@ -225,20 +261,19 @@ class Measurements(Generic[Choice_co]):
 
     def record(self) -> Record:
         """The finished record."""
-        name, preset, label = self._names
         shared = {
             term: [line[: min(map(len, lines))] for line in lines]
             for term, lines in self._histories.items()
             if len(lines) == len(self.seeds)
         }
         command = (
-            f"gpvi run {name} --method {records.slug(label)} --preset {preset} "
+            f"gpvi run {self._name} --method {records.slug(self.label)} --preset {self.preset} "
             f"--seeds {len(self.seeds)}{self._options}"
         )
         return Record(
-            experiment=name,
-            preset=preset,
-            method=label,
+            experiment=self._name,
+            preset=self.preset,
+            method=self.label,
             specification=self.recipe.to_json(),
             seeds=self.seeds,
             command=command,
@@ -252,31 +287,29 @@ class Measurements(Generic[Choice_co]):
         )
 
 
+@dataclasses.dataclass(frozen=True)
 class Labelled:
-    """A meter that says what is being trained."""
+    """A meter that shows its own label instead of the one it is started with."""
 
-    def __init__(self, progress: bool | Meter, label: str):
-        self._meter = as_meter(progress)
-        self._label = label
+    meter: Meter
+    label: str
 
     def start(self, total: int, label: str) -> None:
-        """Open under this label."""
-        self._meter.start(total, self._label)
+        """Open under this meter's label."""
+        self.meter.start(total, self.label)
 
     def update(self, done: int, message: str) -> None:
         """Pass it on."""
-        self._meter.update(done, message)
+        self.meter.update(done, message)
 
     def close(self) -> None:
         """Pass it on."""
-        self._meter.close()
+        self.meter.close()
 
 
 def chosen(experiment: Experiment[Choice_co], label: str, preset: str) -> Choice_co:
     """The recipe of this label under this preset."""
-    if preset not in PRESETS:
-        raise UnknownOptionError("preset", preset, PRESETS)
-    available = experiment.recipes(preset)
+    available = _recipes(experiment, preset)
     if label not in available:
         raise UnknownOptionError(f"method of {experiment.name} under {preset!r}", label, available)
     return available[label]
@@ -284,9 +317,17 @@ def chosen(experiment: Experiment[Choice_co], label: str, preset: str) -> Choice
 
 def matching(experiment: Experiment, preset: str, name: str) -> list[str]:
     """The labels that `name` matches: the label itself, its slug, or the first words of its slug."""
-    if preset not in PRESETS:
-        raise UnknownOptionError("preset", preset, PRESETS)
-    wanted = records.slug(name)
-    labels = list(experiment.recipes(preset))
+    wanted, labels = records.slug(name), list(_recipes(experiment, preset))
     same = [label for label in labels if records.slug(label) == wanted]
     return same or [label for label in labels if records.slug(label).startswith(f"{wanted}-")]
+
+
+def _recipes(experiment: Experiment[Choice_co], preset: str) -> Mapping[str, Choice_co]:
+    if preset not in PRESETS:
+        raise UnknownOptionError("preset", preset, PRESETS)
+    return experiment.recipes(preset)
+
+
+def grouped(posteriors: Sequence[gpvi.Posterior], size: int) -> list[list[gpvi.Posterior]]:
+    """The posteriors in groups of this size: those of one seed or split, which predict as their mixture."""
+    return [list(posteriors[i : i + size]) for i in range(0, len(posteriors), size)]

@@ -7,7 +7,7 @@ two-dimensional quadrature, and KL(q‖p) = log Z − ELBO can be measured inste
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -17,28 +17,20 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 
-from gpvi.errors import quietly
+import gpvi
 from gpvi.generators import Residual
-from gpvi.methods import GPVI, AmortizedSVGD, NormalizingFlow
-from gpvi.posterior.posterior import Posterior
-from gpvi.progress import Meter
-from gpvi.solvers.helper import Helper
-from gpvi.targets.target import Target
-from gpvi.training.fit import (
-    fit,
-    fit_seeds,
-)
+from gpvi.solvers import Helper
 from gpvi_paper.experiments.base import (
     FOLD,
-    Labelled,
-    Measurements,
+    Experiment,
     Metric,
-    Published,
     Recipe,
+    Results,
     Table,
+    higher,
+    lower,
+    seconds,
 )
-from gpvi_paper.experiments.unfinished import next_place
-from gpvi_paper.records import Record
 
 DRAWS = {"paper": 20_000, "best": 20_000, "demo": 20_000, "smoke": 2_000}
 KEPT_DRAWS = 2_000
@@ -161,7 +153,7 @@ def total_variation_floor(case: str, draws: int) -> float:
     return float(0.5 * np.abs(counts / draws - cells).sum(1).mean())
 
 
-class EnergyPotentials:
+class EnergyPotentials(Experiment[Recipe]):
     """Appendix D."""
 
     name = "energy"
@@ -177,7 +169,7 @@ class EnergyPotentials:
         "The preset best is gpvi.fit with only the method chosen; for GPVI in two dimensions that is a spline "
         "flow with the pathwise gradient, not the paper's method, which is the preset paper."
     )
-    cases: Mapping[str, str] = MappingProxyType(
+    cases = MappingProxyType(
         {
             "twin_moons": "Twin moons",
             "sinusoid": "Sinusoid",
@@ -186,32 +178,21 @@ class EnergyPotentials:
         }
     )
     metrics = (
-        Metric("kl", "KL(q‖p)", "log Z − ELBO, in nats", void_if="fold", better="lower"),
+        lower("kl", "KL(q‖p)", "log Z − ELBO, in nats", void_if="fold"),
         Metric("kl_se", "KL s.e.", "the standard error of KL from its draws", void_if="fold"),
-        Metric(
+        higher(
             "ess",
             "ESS",
             "importance effective sample size, as a share of the draws",
             "share",
             void_if="fold",
-            better="higher",
         ),
         FOLD,
-        Metric(
-            "tv",
-            "TV",
-            "total variation distance of histograms on a 64 × 64 grid",
-            floor="tv_floor",
-            better="lower",
+        lower(
+            "tv", "TV", "total variation distance of histograms on a 64 × 64 grid", floor="tv_floor"
         ),
         Metric("tv_floor", "TV floor", "the mean distance of the same number of exact draws"),
-        Metric(
-            "seconds",
-            "seconds",
-            "training time, including compilation; under paper for all runs together",
-            "seconds",
-            better="lower",
-        ),
+        seconds("training time, including compilation; under paper for all runs together"),
     )
     tables = (
         Table(
@@ -222,37 +203,40 @@ class EnergyPotentials:
         ),
     )
     headline = ("tv",)
-    published: Mapping[str, Mapping[str, Published]] = MappingProxyType({})
 
     def recipes(self, preset: str) -> dict[str, Recipe]:
         """As published; by the defaults of each method; or both, with narrow networks."""
         steps = STEPS[preset]
-        default: dict[str, Recipe] = {"GPVI (default)": Recipe(GPVI(), steps)}
+        default: dict[str, Recipe] = {"GPVI (default)": Recipe(gpvi.GPVI(), steps)}
         if preset == "demo":
             return default
         if preset == "best":
-            others = {"Amortized SVGD": AmortizedSVGD(), FLOW: NormalizingFlow("planar")}
+            others = {"Amortized SVGD": gpvi.AmortizedSVGD(), FLOW: gpvi.NormalizingFlow("planar")}
             return default | {label: Recipe(method, steps) for label, method in others.items()}
         width = 500 if preset == "paper" else 32
         generator = dataclasses.replace(PAPER_GENERATOR, hidden=(width, width))
         methods = {
-            "GPVI (functional, helper)": GPVI(
+            "GPVI (functional, helper)": gpvi.GPVI(
                 generator=generator,
                 gradient="functional",
                 solver=Helper(width=width, learning_rate=1e-4),
                 particles=100,
                 learning_rate=1e-4,
             ),
-            "GPVI (functional, exact Jacobian)": GPVI(
+            "GPVI (functional, exact Jacobian)": gpvi.GPVI(
                 generator=generator,
                 gradient="functional",
                 solver="block",
                 particles=100,
                 learning_rate=1e-4,
             ),
-            "Amortized SVGD": AmortizedSVGD(generator=generator, particles=100, learning_rate=1e-4),
+            "Amortized SVGD": gpvi.AmortizedSVGD(
+                generator=generator, particles=100, learning_rate=1e-4
+            ),
         }
-        flow = NormalizingFlow("planar", particles=100, learning_rate=1e-4, optimizer="rmsprop")
+        flow = gpvi.NormalizingFlow(
+            "planar", particles=100, learning_rate=1e-4, optimizer="rmsprop"
+        )
         published = {
             label: Recipe(method, steps, "constant", start=None)
             for label, method in methods.items()
@@ -260,66 +244,46 @@ class EnergyPotentials:
         published[FLOW] = FlowRecipe(flow, steps, "constant", start=None)
         return published if preset == "paper" else default | published
 
-    def run(
-        self, label: str, preset: str, seeds: Sequence[int], progress: bool | Meter = True
-    ) -> Record:
+    def measure(self, results: Results[Recipe]) -> None:
         """Train on each potential with each seed, and measure."""
-        found = Measurements(self, label, preset, seeds)
-        recipe, draws = found.recipe, DRAWS[preset]
+        seeds, draws = results.seeds, DRAWS[results.preset]
         train_key, draw_key = jax.random.split(jax.random.key(seeds[0]))
-        meter = Labelled(progress, label)
-        for case, seed, posterior in trained(recipe, seeds, meter, key=train_key):
-            found.follow(posterior.training, case)
+        for case, seed, posterior in trained(results, key=train_key):
+            results.follow(posterior.training, case)
             values, points = measured(
                 case, posterior, draws, key=jax.random.fold_in(draw_key, seed)
             )
-            found.add(values, case)
+            results.add(values, case)
             if seed == seeds[0]:
-                found.arrays[f"{case}/draws"] = np.round(points[:KEPT_DRAWS].astype(float), 3)
-                found.arrays[f"{case}/target"] = picture(case)
-                found.arrays[f"{case}/half_width"] = np.array(PICTURE_HALF_WIDTH)
-        if any(
-            value > 0 for row, values in found.rows.items() if "fold" in row for value in values
-        ):
-            found.note("the generator folds: KL and ESS are invalid if the folded share is above 0")
-        return found.record()
+                results.arrays[f"{case}/draws"] = np.round(points[:KEPT_DRAWS].astype(float), 3)
+                results.arrays[f"{case}/target"] = picture(case)
+                results.arrays[f"{case}/half_width"] = np.array(PICTURE_HALF_WIDTH)
+        if any(max(results.rows[f"{case}/fold"]) > 0 for case in POTENTIALS):
+            results.note(
+                "the generator folds: KL and ESS are invalid if the folded share is above 0"
+            )
 
 
 def trained(
-    recipe: Recipe, seeds: Sequence[int], meter: Meter, *, key: PRNGKeyArray
-) -> Iterator[tuple[str, int, Posterior]]:
-    """A posterior for each potential and seed, by `gpvi.fit`; side by side where the coordinates are given."""
-    shared: dict[str, Any] = {
-        "steps": recipe.steps,
-        "optimizer": recipe.optimizer(),
-        "progress": meter,
-        "init": recipe.start,
-    }
-    lanes = [(case, seed) for case in POTENTIALS for seed in seeds]
-    with quietly():
-        if recipe.start is None:
-            targets = [numbered_target(case) for case, _ in lanes]
-            posteriors = fit_seeds(
-                targets, recipe.method, key=key, checkpoint=next_place(), **shared
-            )
-            yield from ((*lane, found) for lane, found in zip(lanes, posteriors, strict=True))
-            return
-        for number, (case, seed) in enumerate(lanes):
-            target = Target(POTENTIALS[case], dim=2)
-            found = fit(
-                target,
-                recipe.method,
-                key=jax.random.fold_in(key, number),
-                checkpoint=next_place(),
-                **shared,
-            )
-            yield case, seed, found
+    results: Results[Recipe], *, key: PRNGKeyArray
+) -> Iterator[tuple[str, int, gpvi.Posterior]]:
+    """A posterior for each potential and seed; trained side by side unless each starts by a search of its own."""
+    recipe, meter = results.recipe, results.meter()
+    jobs = [(case, seed) for case in POTENTIALS for seed in results.seeds]
+    if recipe.start is None:
+        targets = [numbered_target(case) for case, _ in jobs]
+        posteriors = recipe.fit_seeds(targets, key=key, progress=meter)
+        yield from ((*job, posterior) for job, posterior in zip(jobs, posteriors, strict=True))
+        return
+    for number, (case, seed) in enumerate(jobs):
+        target = gpvi.Target(POTENTIALS[case], dim=2)
+        yield case, seed, recipe.fit(target, key=jax.random.fold_in(key, number), progress=meter)
 
 
-def numbered_target(case: str) -> Target:
+def numbered_target(case: str) -> gpvi.Target:
     """A potential as a case of one function, so that all four can be trained in one program."""
     number = list(POTENTIALS).index(case)
-    return Target(log_likelihood=_by_number, data={"number": np.array([number])}, dim=2)
+    return gpvi.Target(log_likelihood=_by_number, data={"number": np.array([number])}, dim=2)
 
 
 def _by_number(z: Float[Array, " 2"], which: Mapping[str, Array]) -> Scalar:
@@ -334,7 +298,7 @@ def picture(case: str) -> np.ndarray:
 
 
 def measured(
-    case: str, posterior: Posterior, draws: int, *, key: Array
+    case: str, posterior: gpvi.Posterior, draws: int, *, key: Array
 ) -> tuple[dict[str, float], np.ndarray]:
     """All distances, and the draws that those by a grid are from."""
     diagnosis = posterior.diagnose(key=key, draws=draws)

@@ -8,7 +8,7 @@ images are noise.
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -18,20 +18,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
+import gpvi
 from gpvi import bnn, specs
 from gpvi.generators import AffineFlow, Generator, Residual, SplineFlow, Triangular
-from gpvi.methods import GPVI, AmortizedSVGD, Method
+from gpvi.methods import Method
 from gpvi.parallel.memory import needed
-from gpvi.progress import Meter, as_meter
-from gpvi.solvers.helper import Helper
+from gpvi.solvers import Helper
 from gpvi.targets.coordinates import Affine, Whitened
-from gpvi.targets.target import Target
 from gpvi.training.program import CHUNKS, Plan, compile_chunk
-from gpvi_paper.experiments.base import Measurements, Metric, Published, Recipe, Table
+from gpvi_paper.experiments.base import Experiment, Published, Recipe, Results, Table, lower
 from gpvi_paper.experiments.images.cifar10 import SmallConvolutional
 from gpvi_paper.experiments.linear.blr import BATCH, regression
 from gpvi_paper.experiments.linear.gaussians import LINEAR
-from gpvi_paper.records import Record
 
 TURNS = {"paper": 7, "best": 7, "demo": 5, "smoke": 2}
 ACCELERATED = 20
@@ -45,7 +43,7 @@ class Size(NamedTuple):
     """A problem with the networks that the paper's appendix gives it."""
 
     title: str
-    target: Callable[[], Target]
+    target: Callable[[], gpvi.Target]
     batch: int
     particles: int
     latent: int
@@ -56,10 +54,10 @@ class Size(NamedTuple):
     """In a turn, on a CPU."""
 
 
-def images(network: Callable[[], bnn.Network], *shape: int) -> Callable[[], Target]:
+def images(network: Callable[[], bnn.Network], *shape: int) -> Callable[[], gpvi.Target]:
     """A classification of noise into ten classes."""
 
-    def make() -> Target:
+    def make() -> gpvi.Target:
         rng = np.random.default_rng(0)
         inputs = rng.standard_normal((DATA, *shape)).astype(np.float32)
         return bnn.target(network(), "categorical", "normal", inputs, rng.integers(0, 10, DATA))
@@ -67,7 +65,7 @@ def images(network: Callable[[], bnn.Network], *shape: int) -> Callable[[], Targ
     return make
 
 
-def four_classes() -> Target:
+def four_classes() -> gpvi.Target:
     """2-10-10-4."""
     rng = np.random.default_rng(0)
     inputs, classes = rng.standard_normal((DATA, 2)), rng.integers(0, 4, DATA)
@@ -127,10 +125,10 @@ class Row:
             )
         return Residual(latent=size.latent, hidden=size.hidden, scale=START_SCALE, learn_scale=True)
 
-    def method(self, size: Size) -> GPVI:
+    def method(self, size: Size) -> gpvi.GPVI:
         """GPVI."""
         solver = Helper(width=size.helper) if self.solver == "helper" else self.solver
-        return GPVI(
+        return gpvi.GPVI(
             generator=self.generator(size),
             gradient=self.gradient,  # pyright: ignore[reportArgumentType]
             solver=solver,
@@ -139,9 +137,9 @@ class Row:
             learning_rate=1e-4,
         )
 
-    def baseline(self, size: Size) -> AmortizedSVGD:
+    def baseline(self, size: Size) -> gpvi.AmortizedSVGD:
         """Amortised SVGD with the same generator, particles and number of batches of noise."""
-        return AmortizedSVGD(
+        return gpvi.AmortizedSVGD(
             generator=self.generator(size),
             particles=size.particles,
             batches=2 if self.gradient == "functional" else 1,
@@ -190,7 +188,13 @@ class Steps:
     """The compiled training steps of one method, ready to be timed `length` at a time."""
 
     def __init__(
-        self, method: Method, target: Target, batch: int | None, length: int, *, key: PRNGKeyArray
+        self,
+        method: Method,
+        target: gpvi.Target,
+        batch: int | None,
+        length: int,
+        *,
+        key: PRNGKeyArray,
     ):
         optimizer = method.default_optimizer(CHUNKS * length)
         plan = Plan(method, optimizer, CHUNKS * length, batch)
@@ -217,7 +221,7 @@ class Steps:
         return self._arrays, self._target, self._key, jnp.asarray(0), None
 
 
-class StepOverhead:
+class StepOverhead(Experiment[Timed]):
     """Sec. 4.5."""
 
     name = "overhead"
@@ -231,25 +235,12 @@ class StepOverhead:
         "inverse is a k × k block, or diagonal for an affine head. The generators' networks are those of the appendix, "
         "k = 256 on both image sets; images are noise."
     )
-    cases: Mapping[str, str] = MappingProxyType({name: size.title for name, size in SIZES.items()})
+    cases = MappingProxyType({name: size.title for name, size in SIZES.items()})
     metrics = (
-        Metric(
-            "ratio",
-            "ratio",
-            "time of a step over that of amortised SVGD, median of the turns",
-            better="lower",
-        ),
-        Metric("milliseconds", "ms per step", "median over the turns", better="lower"),
-        Metric(
-            "baseline_milliseconds", "amortised SVGD, ms", "median over the turns", better="lower"
-        ),
-        Metric(
-            "compile_seconds",
-            "compiling",
-            "time until the first step is done",
-            "seconds",
-            better="lower",
-        ),
+        lower("ratio", "ratio", "time of a step over that of amortised SVGD, median of the turns"),
+        lower("milliseconds", "ms per step", "median over the turns"),
+        lower("baseline_milliseconds", "amortised SVGD, ms", "median over the turns"),
+        lower("compile_seconds", "compiling", "time until the first step is done", "seconds"),
     )
     tables = (
         Table(
@@ -264,16 +255,18 @@ class StepOverhead:
         ),
     )
     headline = ("ratio",)
-    published: Mapping[str, Mapping[str, Published]] = MappingProxyType(
-        {
+
+    @property
+    def published(self) -> dict[str, dict[str, Published]]:
+        """The two ratios of Sec. 4.5."""
+        ratios = {"mnist/ratio": 1.28, "cifar/ratio": 1.78}
+        return {
             "GPVI (functional, helper)": {
-                "mnist/ratio": Published(1.28, math.nan, OTHER_PROGRAMS),
-                "cifar/ratio": Published(1.78, math.nan, OTHER_PROGRAMS),
+                row: Published(ratio, math.nan, OTHER_PROGRAMS) for row, ratio in ratios.items()
             }
         }
-    )
 
-    def recipes(self, preset: str) -> dict[str, Recipe]:
+    def recipes(self, preset: str) -> dict[str, Timed]:
         """The paper's helper and dense inverse, or ours; the short presets have ours at the two small sizes."""
         rows = ROWS.get(preset, ROWS["best"])
         if preset not in ROWS:
@@ -289,21 +282,16 @@ class StepOverhead:
             if row.sizes
         }
 
-    def run(
-        self, label: str, preset: str, seeds: Sequence[int], progress: bool | Meter = True
-    ) -> Record:
+    def measure(self, results: Results[Timed]) -> None:
         """Time every size, once for each seed."""
-        found = Measurements(self, label, preset, seeds)
-        recipe = found.recipe
-        assert isinstance(recipe, Timed)
-        row, turns, meter = recipe.row, TURNS[preset], as_meter(progress)
-        meter.start(len(row.sizes) * len(seeds) * turns, f"{self.name} · {label}")
-        done = 0
+        row, preset, meter = results.recipe.row, results.preset, results.meter()
+        turns, done = TURNS[preset], 0
+        meter.start(len(row.sizes) * len(results.seeds) * turns, self.name)
         try:
             for name in row.sizes:
                 size = SIZES[name]
                 target, length = size.target(), turn_length(size, preset)
-                for repetition, seed in enumerate(seeds):
+                for repetition, seed in enumerate(results.seeds):
                     key = jax.random.key(seed)
                     ours = Steps(row.method(size), target, size.batch, length, key=key)
                     theirs = Steps(row.baseline(size), target, size.batch, length, key=key)
@@ -312,12 +300,11 @@ class StepOverhead:
                         times.append((ours.turn(), theirs.turn()))
                         done += 1
                         meter.update(done, name)
-                    found.add(summarised(np.array(times)), name)
+                    results.add(summarised(np.array(times)), name)
                     compiling = math.nan if repetition else ours.compile_seconds
-                    found.add({"compile_seconds": compiling}, name)
+                    results.add({"compile_seconds": compiling}, name)
         finally:
             meter.close()
-        return found.record()
 
 
 def turn_length(size: Size, preset: str) -> int:

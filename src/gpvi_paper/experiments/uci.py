@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -15,22 +15,34 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+import gpvi
 from gpvi import generators, specs
-from gpvi.bnn import FanIn, Gaussian, Heteroscedastic, Network, Sparse, mlp, target
-from gpvi.bnn.likelihoods import Likelihood
-from gpvi.bnn.priors import Prior
+from gpvi.bnn import (
+    FanIn,
+    Gaussian,
+    Heteroscedastic,
+    Likelihood,
+    Network,
+    Prior,
+    Sparse,
+    mlp,
+    target,
+)
 from gpvi.bnn.standardisation import Standardisation
-from gpvi.errors import quietly
-from gpvi.methods import GPVI, NUTS, SVGD, DeepEnsemble, MeanFieldVI
 from gpvi.methods.carriers import Particles
-from gpvi.posterior.posterior import Posterior
 from gpvi.progress import Meter
-from gpvi.targets.target import Target
-from gpvi.training.fit import fit_seeds
 from gpvi_paper.data import uci
-from gpvi_paper.experiments.base import Labelled, Measurements, Metric, Published, Recipe, Table
-from gpvi_paper.experiments.unfinished import next_place
-from gpvi_paper.records import Record
+from gpvi_paper.experiments.base import (
+    Metric,
+    Published,
+    ReadsData,
+    Recipe,
+    Results,
+    Table,
+    grouped,
+    lower,
+    seconds,
+)
 
 CASES: dict[str, str] = {
     "bostonHousing": "Boston housing",
@@ -156,7 +168,7 @@ class Problem:
             float(values.scale[0]),
         )
 
-    def target(self, network: Network, model: Model) -> Target:
+    def target(self, network: Network, model: Model) -> gpvi.Target:
         """The posterior of the weights."""
         return target(
             network, model.likelihood, model.prior, self.X, self.y, temperature=model.temperature
@@ -219,7 +231,7 @@ def scores(
     )
 
 
-def drawn(posteriors: Sequence[Posterior], number: int, *, key: PRNGKeyArray) -> Array:
+def drawn(posteriors: Sequence[gpvi.Posterior], number: int, *, key: PRNGKeyArray) -> Array:
     """Networks of all members: a number of new ones from each, or all its particles."""
     each = -(-number // len(posteriors))
     tables = [
@@ -231,7 +243,7 @@ def drawn(posteriors: Sequence[Posterior], number: int, *, key: PRNGKeyArray) ->
     return jnp.concatenate(tables)
 
 
-class UCI:
+class UCI(ReadsData[NetworkRecipe]):
     """The bench of regression sets."""
 
     name = "uci"
@@ -245,23 +257,17 @@ class UCI:
         "cold one), one is chosen per set by likelihood on held-out fifths of the first five training parts, and the "
         "networks are retrained on all training data. The published rows used the same splits."
     )
-    cases: Mapping[str, str] = MappingProxyType(CASES)
+    cases = MappingProxyType(CASES)
     metrics = (
-        Metric("rmse", "RMSE", "root mean squared error of the predictive mean", better="lower"),
+        lower("rmse", "RMSE", "root mean squared error of the predictive mean"),
         Metric("rmse_se", "± se", "standard error of the RMSE over the splits"),
-        Metric("nll", "NLL", "mean negative log predictive density", better="lower"),
+        lower("nll", "NLL", "mean negative log predictive density"),
         Metric("nll_se", "± se", "standard error of the NLL over the splits"),
         Metric("coverage", "in 90 %", "the share of y within the central 90 % interval", "share"),
-        Metric("rmse_one", "RMSE of one", "RMSE of the first generator alone", better="lower"),
-        Metric("nll_one", "NLL of one", "NLL of the first generator alone", better="lower"),
+        lower("rmse_one", "RMSE of one", "RMSE of the first generator alone"),
+        lower("nll_one", "NLL of one", "NLL of the first generator alone"),
         Metric("chosen", "model", "the number of the model chosen on held-out data, from 1"),
-        Metric(
-            "seconds",
-            "seconds",
-            "training of all splits and members together",
-            "seconds",
-            better="lower",
-        ),
+        seconds("training of all splits and members together"),
     )
     tables = (
         Table(
@@ -277,12 +283,9 @@ class UCI:
     )
     headline = ("rmse", "nll")
 
-    def __init__(self, directory: Path | None = None):
-        self.directory = directory
-
-    def reading(self, directory: Path | None) -> "UCI":
-        """The bench on this copy of the sets."""
-        return UCI(uci.find(directory))
+    def find(self, directory: Path | None) -> Path:
+        """The sets at or below this directory."""
+        return uci.find(directory)
 
     @property
     def published(self) -> dict[str, dict[str, Published]]:
@@ -300,48 +303,43 @@ class UCI:
         """The same rows at different lengths; the paper has none."""
         return {} if preset not in STEPS else _recipes(preset)
 
-    def run(
-        self, label: str, preset: str, seeds: Sequence[int], progress: bool | Meter = True
-    ) -> Record:
+    def measure(self, results: Results[NetworkRecipe]) -> None:
         """For each set choose the model, train all splits side by side, and score the test parts."""
-        found = Measurements(self, label, preset, seeds)
-        root = uci.find(self.directory)
+        root, preset = self.find(self.directory), results.preset
         for case in SMOKE_CASES if preset == "smoke" else CASES:
             splits = uci.read(root, case, SPLITS[preset])
-            most = found.recipe.most_data
+            most = results.recipe.most_data
             if most is not None and len(splits[0].y) > most:
-                found.note(f"{self.cases[case]} has more than {most:,} data and is omitted")
+                results.note(f"{self.cases[case]} has more than {most:,} data and is omitted")
                 continue
-            for seed in found.seeds:
-                meter = Labelled(progress, f"{self.name} · {label} · {self.cases[case]}")
-                values = measured(found, case, splits, preset, meter, key=jax.random.key(seed))
-                found.add(values, case)
-        return found.record()
+            for seed in results.seeds:
+                meter = results.meter(self.cases[case])
+                results.add(measured(results, case, splits, meter, key=jax.random.key(seed)), case)
 
 
 def measured(
-    found: Measurements[NetworkRecipe],
+    results: Results[NetworkRecipe],
     case: str,
     splits: Sequence[uci.Split],
-    preset: str,
-    progress: bool | Meter,
+    progress: Meter,
     *,
     key: PRNGKeyArray,
 ) -> dict[str, float]:
     """Everything that is measured on one set."""
-    recipe, units = found.recipe, MORE_UNITS if case in LARGE else UNITS
+    recipe, units = results.recipe, MORE_UNITS if case in LARGE else UNITS
     began, models, choice = time.perf_counter(), recipe.models, 0
     choose_key, final_key, draw_key = jax.random.split(key, 3)
-    fitted = partial(_fitted, found, units=units, progress=progress)
-    number = DRAWS[preset]
+    fitted = partial(_fitted, recipe, units=units, progress=progress)
+    number = DRAWS[results.preset]
     if len(models) > 1:
         parts = [held_out(split, number) for number, split in enumerate(splits[:CHOOSING])]
         losses = []
         for model in models:
-            tried = fitted("", parts, model, recipe.members, key=choose_key)
+            tried = fitted(parts, model, key=choose_key)
             losses.append(np.mean([fit.scores(number, key=draw_key).nll for fit in tried]))
         choice = int(np.nanargmin(losses))
-    final = fitted(case, splits, models[choice], recipe.members, key=final_key)
+    final = fitted(splits, models[choice], key=final_key)
+    results.follow(final[0].posteriors[0].training, case)
     seconds = time.perf_counter() - began
     table = np.array([fit.scores(number, key=draw_key) for fit in final])
     mean, error = table.mean(0), table.std(0, ddof=1) / math.sqrt(len(table))
@@ -367,7 +365,7 @@ class Fitted:
     problem: Problem
     network: Network
     likelihood: Likelihood
-    posteriors: Sequence[Posterior]
+    posteriors: Sequence[gpvi.Posterior]
 
     @property
     def first(self) -> "Fitted":
@@ -381,37 +379,29 @@ class Fitted:
 
 
 def _fitted(
-    found: Measurements[NetworkRecipe],
-    case: str,
+    recipe: NetworkRecipe,
     splits: Sequence[uci.Split],
     model: Model,
-    members: int,
     *,
     units: int,
-    progress: bool | Meter,
+    progress: Meter,
     key: PRNGKeyArray,
 ) -> list[Fitted]:
-    """Train `members` fits of every split in one program; training is followed where a case is named."""
+    """Train all members of every split in one program."""
     problems = [Problem.of(split) for split in splits]
     data, features = problems[0].X.shape
     network = model.network(features, units)
     targets = [problem.target(network, model) for problem in problems]
-    recipe = found.recipe
-    with quietly():
-        posteriors = fit_seeds(
-            [t for t in targets for _ in range(members)],
-            recipe.method,
-            key=key,
-            steps=recipe.steps,
-            batch_size=None if recipe.batch_size is None else min(recipe.batch_size, data),
-            progress=progress,
-            checkpoint=next_place(),
-        )
-    if case:
-        found.follow(posteriors[0].training, case)
+    posteriors = recipe.fit_seeds(
+        [target for target in targets for _ in range(recipe.members)],
+        key=key,
+        batch_size=None if recipe.batch_size is None else min(recipe.batch_size, data),
+        progress=progress,
+    )
+    groups = grouped(posteriors, recipe.members)
     return [
-        Fitted(problem, network, model.likelihood, posteriors[i * members : (i + 1) * members])
-        for i, problem in enumerate(problems)
+        Fitted(problem, network, model.likelihood, group)
+        for problem, group in zip(problems, groups, strict=True)
     ]
 
 
@@ -422,9 +412,13 @@ def _recipes(preset: str) -> dict[str, NetworkRecipe]:
         latent=8, head=generators.AffineFlow(0.01), scale=0.01, scale_form="constant"
     )
     draws = 4 if few else 8
-    pathwise = GPVI(generator=tail, particles=draws, learning_rate=1e-2)
+    pathwise = gpvi.GPVI(generator=tail, particles=draws, learning_rate=1e-2)
     functional = dataclasses.replace(pathwise, gradient="functional")
-    nuts = NUTS(draws=10, warmup=20, max_doublings=3) if few else NUTS(draws=250, max_doublings=7)
+    nuts = (
+        gpvi.NUTS(draws=10, warmup=20, max_doublings=3)
+        if few
+        else gpvi.NUTS(draws=250, max_doublings=7)
+    )
     generative = partial(
         NetworkRecipe,
         steps=round(LONGER * steps),
@@ -438,8 +432,8 @@ def _recipes(preset: str) -> dict[str, NetworkRecipe]:
         "GPVI (pathwise, cold)": generative(pathwise, temperatures=COLD[1:] if few else COLD),
         "GPVI (pathwise, heteroscedastic)": generative(pathwise, likelihoods=(Heteroscedastic(),)),
         "GPVI (functional)": generative(functional),
-        "MF-VI": generative(MeanFieldVI(particles=draws), steps=steps, batch_size=BATCH),
-        "SVGD": particles(SVGD(particles=4 if few else 32, learning_rate=1e-2)),
-        "Deep ensemble": particles(DeepEnsemble(members=2 if few else 10)),
+        "MF-VI": generative(gpvi.MeanFieldVI(particles=draws), steps=steps, batch_size=BATCH),
+        "SVGD": particles(gpvi.SVGD(particles=4 if few else 32, learning_rate=1e-2)),
+        "Deep ensemble": particles(gpvi.DeepEnsemble(members=2 if few else 10)),
         "NUTS": NetworkRecipe(nuts, priors=(WIDE,), most_data=FEW_DATA),
     }

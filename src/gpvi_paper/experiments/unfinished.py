@@ -1,7 +1,7 @@
 """Interrupted rows: their fits are saved during training, and the same row resumes from there.
 
-A row makes its fits in a fixed order, so the number of a fit identifies it. A finished fit is restored from its last
-save at once.
+A row makes its fits in a fixed order, so the number of a fit identifies it. A finished fit is restored at once from its
+last save.
 """
 
 import itertools
@@ -10,29 +10,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import NamedTuple
 
-
-class _Row(NamedTuple):
-    directory: Path
-    numbers: Iterator[int]
-
-
-_ROW: ContextVar[_Row | None] = ContextVar("row", default=None)
+_PLACES: ContextVar[Iterator[Path] | None] = ContextVar("places", default=None)
+"""The directories of the fits to come."""
 
 
 @contextmanager
 def resumable(directory: Path) -> Iterator[None]:
     """Fits in this context are saved below the directory, which is removed after success."""
-    before = _ROW.set(_Row(directory, itertools.count()))
+    before = _PLACES.set(directory / f"fit-{number}" for number in itertools.count())
     try:
         yield
     finally:
-        _ROW.reset(before)
+        _PLACES.reset(before)
     shutil.rmtree(directory, ignore_errors=True)
 
 
 def next_place() -> Path | None:
     """The `checkpoint` of the next fit; None outside such a context."""
-    row = _ROW.get()
-    return None if row is None else row.directory / f"fit-{next(row.numbers)}"
+    places = _PLACES.get()
+    return None if places is None else next(places)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpvi.errors import StorageError
-from gpvi.persistence.writing import whole
+from gpvi.persistence.writing import atomic
 from gpvi.progress import Meter, as_meter
 from gpvi_paper.experiments import EXPERIMENTS, PRESETS, Experiment, Metric, Published
 from gpvi_paper.experiments.base import Table
@@ -49,7 +49,7 @@ def write(
     content = render(records, unread=unread, progress=progress)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole(path) as part:
+        with atomic(path) as part:
             part.write_text(content, "utf-8")
     except OSError as error:
         raise StorageError(

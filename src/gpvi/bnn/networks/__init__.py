@@ -1,4 +1,4 @@
-"""Networks as flat vectors of weights: this library's own, and those of Equinox, Flax and plain functions.
+"""Networks as functions of a flat vector of weights: built in, from Equinox, from Flax, or from two functions.
 
 Start reading at `network.py`.
 """

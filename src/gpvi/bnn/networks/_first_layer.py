@@ -1,76 +1,72 @@
-"""Which weights the inputs of a network meet first, read off its program.
+"""Find the weights that the inputs of a network meet first, by following values through its traced program.
 
-The order of the arrays does not say it, as dictionaries are in order of their names. In the traced program each value
-is followed from where it comes: weights through reshapes and the like, inputs through whatever is done to them, up to
-the first product, convolution or look-up in which an input meets a weight. There may be several, as of the gates of a
-recurrent cell or the projections of attention.
+The order of the weight arrays does not tell, since dictionaries are sorted by name. Weights are followed through
+reshapes and the like, inputs through any operation, up to the first product, convolution or lookup in which an input
+meets a weight. There may be several such weights, as in the gates of a recurrent cell or the projections of attention.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import Jaxpr, Literal, jaxprs_in_params
 
 MEETINGS = frozenset({"dot_general", "conv_general_dilated", "gather"})
+"""Operations in which an input can meet a weight."""
 
 
 class Origin(NamedTuple):
-    """Where a value comes from: the weights it is made of, or the inputs, before or after they have met weights."""
+    """What a value is computed from."""
 
     weights: frozenset[int] = frozenset()
+    """The weights, by number, if it is computed from weights alone."""
     inputs: bool = False
+    """Whether it depends on the inputs."""
     met: bool = False
+    """Whether these inputs have met a weight already."""
 
 
-def entered(
+def first_layer_parameters(
     apply: Callable, parameters: Sequence[jax.ShapeDtypeStruct], x: jax.ShapeDtypeStruct
 ) -> frozenset[int]:
-    """The numbers of the parameters that x meets first in apply(parameters, x); none where that cannot be told."""
+    """Return the positions of the parameters that x meets first in apply(parameters, x).
+
+    The set is empty if the program does not tell.
+    """
     program = jax.make_jaxpr(apply)(list(parameters), x)
     origins = [Origin(frozenset({i})) for i in range(len(parameters))]
-    found: set[int] = set()
-    _follow(program.jaxpr, [*origins, Origin(inputs=True)], found)
-    return frozenset(found)
+    first: set[int] = set()
+    _follow(program.jaxpr, [*origins, Origin(inputs=True)], first)
+    return frozenset(first)
 
 
-def _follow(program: Jaxpr, given: Sequence[Origin], found: set[int]) -> list[Origin]:
-    """The origins of a program's results; what is met on the way is added to `found`."""
-    known: dict[Any, Origin] = dict(zip(program.invars, given, strict=True))
+def _follow(program: Jaxpr, arguments: Sequence[Origin], first: set[int]) -> list[Origin]:
+    """Return the origins of a program's results, and add the weights that inputs meet first to `first`."""
+    known: dict[Any, Origin] = dict(zip(program.invars, arguments, strict=True))
 
-    def origin(of: Any) -> Origin:
-        return Origin() if isinstance(of, Literal) else known.get(of, Origin())
+    def origin(variable: Any) -> Origin:
+        return Origin() if isinstance(variable, Literal) else known.get(variable, Origin())
 
     for step in program.eqns:
         operands = [origin(each) for each in step.invars]
-        joined = _joined(operands)
+        combined = _combined(operands)
         if step.primitive.name in MEETINGS:
             weights = frozenset().union(*(each.weights for each in operands if not each.inputs))
-            if joined.inputs and weights:
-                found |= frozenset() if joined.met else weights
-                joined = joined._replace(met=True)
-        results = [joined] * len(step.outvars)
-        for inner in _inner_programs(step.params):
+            if combined.inputs and weights:
+                first |= frozenset() if combined.met else weights
+                combined = combined._replace(met=True)
+        results = [combined] * len(step.outvars)
+        bodies = {name: option for name, option in step.params.items() if name != "cond_jaxpr"}
+        for inner in jaxprs_in_params(bodies):  # its arguments are the last ones of the step
             if len(inner.invars) <= len(operands):
-                own = _follow(inner, operands[len(operands) - len(inner.invars) :], found)
+                own = _follow(inner, operands[len(operands) - len(inner.invars) :], first)
                 results = own if len(own) == len(results) else results
         known.update(zip(step.outvars, results, strict=True))
     return [origin(each) for each in program.outvars]
 
 
-def _joined(origins: Sequence[Origin]) -> Origin:
+def _combined(origins: Sequence[Origin]) -> Origin:
+    """Return the origin of a value that is computed from values of these origins."""
     weights = frozenset().union(*(each.weights for each in origins))
-    inputs, met = (any(each[place] for each in origins) for place in (1, 2))
+    inputs, met = any(each.inputs for each in origins), any(each.met for each in origins)
     return Origin(frozenset() if inputs else weights, inputs, met)
-
-
-def _inner_programs(options: dict[str, Any]) -> list[Jaxpr]:
-    """Those of a step that calls, loops or branches; their arguments are the last ones of the step."""
-    every = [
-        one
-        for name, option in options.items()
-        if name != "cond_jaxpr"
-        for one in (option if isinstance(option, tuple) else (option,))
-    ]
-    closed = [one.jaxpr if isinstance(one, ClosedJaxpr) else one for one in every]
-    return [one for one in closed if isinstance(one, Jaxpr)]

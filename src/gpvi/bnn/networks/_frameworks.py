@@ -1,4 +1,4 @@
-"""Networks of Equinox and Flax as definitions."""
+"""Definitions of networks from Equinox modules and from Flax (Linen and NNX) modules."""
 
 import dataclasses
 import functools
@@ -20,13 +20,16 @@ NORMS = (eqx.nn.LayerNorm, eqx.nn.GroupNorm, eqx.nn.RMSNorm)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Equinox:
-    """Some arrays of a module are the parameters, by a tree of booleans; the rest of it stays."""
+    """An Equinox module, some of whose arrays are the parameters."""
 
     draw: Callable[[PRNGKeyArray], eqx.Module]
+    """Makes a module with fresh weights."""
     trainable: PyTree[bool]
+    """True for the arrays that are parameters."""
     static: PyTree
+    """The module without these arrays."""
     norms: frozenset[tuple[Any, ...]]
-    """Where layers that normalise lie."""
+    """The paths of the normalisation layers."""
 
     def init(self, key: PRNGKeyArray) -> PyTree[Array]:
         return jax.tree.map(jnp.asarray, eqx.filter(self.draw(key), self.trainable))
@@ -35,32 +38,32 @@ class Equinox:
         return jax.vmap(eqx.combine(parameters, self.static))(x)
 
     def fan_in(self, path: tuple[Any, ...], shape: tuple[int, ...]) -> int:
-        """Equinox puts outputs on the first axis."""
+        """Return the product of all axes but the first, which is the output axis in Equinox."""
         return math.prod(shape[1:])
 
     def is_scale(self, path: tuple[Any, ...]) -> bool:
-        """The arrays of LayerNorm, GroupNorm and RMSNorm."""
+        """Return whether the array belongs to a LayerNorm, GroupNorm or RMSNorm."""
         return path[:-1] in self.norms
 
 
-def from_equinox(
-    given: eqx.Module | Callable[..., eqx.Module], trainable: PyTree | None = None
+def equinox_definition(
+    source: eqx.Module | Callable[..., eqx.Module], trainable: PyTree | None = None
 ) -> Equinox:
-    """The definition of a module that maps one example, or of those that a function key → module gives."""
-    if isinstance(given, eqx.Module):
-        module, draw = given, functools.partial(_redrawn, given)
-    elif callable(given):
-        require_takes(given, "the function", "key")
-        module, draw = given(jax.random.key(0)), given
+    """Return the definition of a module that maps one example, or of a function key → such a module."""
+    if isinstance(source, eqx.Module):
+        module, draw = source, functools.partial(_redrawn, source)
+    elif callable(source):
+        require_takes(source, "the function", "key")
+        module, draw = source(jax.random.key(0)), source
         if not isinstance(module, eqx.Module):
             raise InputError(
                 f"the function gives {type(module).__name__}, not an Equinox module. Stateful models (from "
                 "eqx.nn.make_with_state) are not supported."
             )
     else:
-        raise InputError(f"{given!r} is neither an Equinox module nor a function key → module.")
+        raise InputError(f"{source!r} is neither an Equinox module nor a function key → module.")
     _refuse_stateful(module)
-    weights = _weights(module, _is_own_weight if trainable is None else trainable)
+    weights = _weights(module, _is_jax_float if trainable is None else trainable)
     if not any(jax.tree.leaves(weights)):
         raise InputError(
             f"the module {type(module).__name__} has no weights. Arrays of JAX are weights and those of NumPy "
@@ -70,24 +73,25 @@ def from_equinox(
 
 
 def _norms(module: eqx.Module) -> frozenset[tuple[Any, ...]]:
+    """Return the paths of the normalisation layers."""
     is_norm = lambda node: isinstance(node, NORMS)  # noqa: E731
     parts = jax.tree.leaves_with_path(module, is_leaf=is_norm)
     return frozenset(path for path, part in parts if is_norm(part))
 
 
-def _is_own_weight(leaf: Any) -> bool:
+def _is_jax_float(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and eqx.is_inexact_array(leaf)
 
 
 def _weights(module: eqx.Module, trainable: PyTree) -> PyTree[bool]:
-    """For each leaf of the module whether it is an array of floats that the filter chooses."""
+    """Return, for each leaf of the module, whether it is a float array that the filter `trainable` selects."""
 
-    def chosen(choice: Any, part: PyTree) -> PyTree[bool]:
-        own = choice if callable(choice) else lambda _: bool(choice)
-        return jax.tree.map(lambda leaf: eqx.is_inexact_array(leaf) and bool(own(leaf)), part)
+    def selected(choice: Any, part: PyTree) -> PyTree[bool]:
+        selects = choice if callable(choice) else lambda _: bool(choice)
+        return jax.tree.map(lambda leaf: eqx.is_inexact_array(leaf) and bool(selects(leaf)), part)
 
     try:
-        return jax.tree.map(chosen, trainable, module)
+        return jax.tree.map(selected, trainable, module)
     except ValueError as error:
         raise InputError(
             f"trainable has another structure than the module {type(module).__name__}: {error}. Give a function of an "
@@ -96,6 +100,7 @@ def _weights(module: eqx.Module, trainable: PyTree) -> PyTree[bool]:
 
 
 def _refuse_stateful(module: eqx.Module) -> None:
+    """Refuse modules with state or active dropout: their outputs are not a function of the weights."""
     stateful = (eqx.nn.BatchNorm, eqx.nn.SpectralNorm, eqx.nn.StateIndex)
     kinds = (*stateful, eqx.nn.Dropout)
     for part in jax.tree.leaves(module, is_leaf=lambda node: isinstance(node, kinds)):
@@ -106,7 +111,7 @@ def _refuse_stateful(module: eqx.Module) -> None:
 
 
 def _redrawn(module: eqx.Module, key: PRNGKeyArray) -> eqx.Module:
-    """The module with fresh weights in its Linear and Conv layers."""
+    """Return the module with fresh weights in its Linear and Conv layers."""
     kinds = (eqx.nn.Linear, eqx.nn.Conv)
     is_layer = lambda node: isinstance(node, kinds)  # noqa: E731
     parts, structure = jax.tree.flatten(module, is_leaf=is_layer)
@@ -119,6 +124,7 @@ def _redrawn(module: eqx.Module, key: PRNGKeyArray) -> eqx.Module:
 
 
 def _redrawn_layer(layer: Any, key: PRNGKeyArray) -> Any:
+    """Return the layer with arrays uniform in ±1/√fan_in, as Equinox draws them."""
     bound = math.prod(layer.weight.shape[1:]) ** -0.5
     arrays, rest = eqx.partition(layer, eqx.is_inexact_array)
     leaves, structure = jax.tree.flatten(arrays)
@@ -131,7 +137,7 @@ def _redrawn_layer(layer: Any, key: PRNGKeyArray) -> Any:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Linen(OutputsLast):
-    """A Linen module and the shape of its input."""
+    """A Linen module, and the shape of its input."""
 
     module: Any
     example: Any
@@ -145,7 +151,7 @@ class Linen(OutputsLast):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NNX(OutputsLast):
-    """A function that makes an NNX module, and that module in parts: its graph, its parameters, all else it holds."""
+    """A function that makes an NNX module, and the parts of one: its graph, its parameters, all else it holds."""
 
     make: Callable[..., Any]
     graph: Any
@@ -165,8 +171,8 @@ class NNX(OutputsLast):
         return nnx.merge(self.graph, own, self.rest)(x)
 
 
-def from_flax(module: Any, example: Any) -> Linen | NNX:
-    """The definition of a Linen module with an example of its input, or of a function that makes an NNX module."""
+def flax_definition(module: Any, example: Any) -> Linen | NNX:
+    """Return the definition of a Linen module with an example of its input, or of a function nnx.Rngs → NNX module."""
     try:
         from flax import linen, nnx  # pyright: ignore[reportMissingImports]
     except ImportError as error:
@@ -174,7 +180,7 @@ def from_flax(module: Any, example: Any) -> Linen | NNX:
             "Network.from_flax needs Flax: install gpvi[flax], or pass plain functions to Network.from_functions."
         ) from error
     if isinstance(module, linen.Module):
-        return _from_linen(module, example)
+        return _linen_definition(module, example)
     if isinstance(module, nnx.Module) or not callable(module):
         raise InputError(
             f"{type(module).__name__} is already built; pass the function that builds it, such as "
@@ -190,7 +196,7 @@ def from_flax(module: Any, example: Any) -> Linen | NNX:
     return NNX(module, *nnx.split(made, nnx.Param, ...))
 
 
-def _from_linen(module: Any, example: Any) -> Linen:
+def _linen_definition(module: Any, example: Any) -> Linen:
     from flax.errors import InvalidRngError  # pyright: ignore[reportMissingImports]
 
     if example is None:
@@ -208,7 +214,7 @@ def _from_linen(module: Any, example: Any) -> Linen:
 
 
 def _linen_shapes(module: Any, example: np.ndarray) -> tuple[jax.ShapeDtypeStruct, Any]:
-    """Those of the input and of all that the module holds; floats, or int32 where only that will do."""
+    """Return the shapes of the input and of all that the module holds; inputs are int32 only if floats fail."""
     shape = jax.ShapeDtypeStruct(example.shape, jnp.result_type(float))
     try:
         return shape, jax.eval_shape(module.init, jax.random.key(0), shape)

@@ -1,4 +1,4 @@
-"""Networks of this library: dense layers, and LeNet-5."""
+"""Built-in networks: multi-layer perceptrons and LeNet-5."""
 
 import dataclasses
 import math
@@ -18,7 +18,33 @@ from gpvi.specs import require_choice
 
 
 def mlp(sizes: Sequence[int], activation: str = "relu") -> Network:
-    """A network of dense layers, `sizes` = (inputs, *hidden, outputs), with no activation after the last."""
+    """Make a multi-layer perceptron.
+
+    Parameters
+    ----------
+    sizes
+        The widths (inputs, *hidden, outputs).
+    activation
+        The activation of the hidden layers: "relu", "tanh", "gelu", "silu", …
+
+    Returns
+    -------
+    Network
+        The network. Two with the same arguments are equal.
+
+    Raises
+    ------
+    gpvi.errors.InputError
+        If there are fewer than two widths, or one is not an integer ≥ 1.
+    gpvi.errors.UnknownOptionError
+        If there is no such activation.
+
+    Examples
+    --------
+    >>> network = gpvi.bnn.mlp((2, 10, 1), "tanh")
+    >>> network.size, network.layers
+    (41, ('layers.0', 'layers.1'))
+    """
     sizes = tuple(sizes)
     if len(sizes) < 2 or any(
         isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1 for n in sizes
@@ -31,7 +57,32 @@ def mlp(sizes: Sequence[int], activation: str = "relu") -> Network:
 
 
 def lenet5(classes: int = 10, channels: int = 1, side: int = 28) -> Network:
-    """LeNet-5 (LeCun et al. 1998) with ReLU and max-pooling for NHWC images: 61,706 weights at 28×28×1."""
+    """Make LeNet-5 (LeCun et al. 1998), with ReLU and max-pooling, for square NHWC images.
+
+    Parameters
+    ----------
+    classes
+        The number of outputs.
+    channels
+        The number of channels of an image.
+    side
+        Its height and width in pixels, at least 12.
+
+    Returns
+    -------
+    Network
+        The network.
+
+    Raises
+    ------
+    gpvi.errors.InputError
+        If the images are too small for two convolutions and poolings.
+
+    Examples
+    --------
+    >>> gpvi.bnn.lenet5().size
+    61706
+    """
     if side < 12:
         raise InputError(f"side is {side}; two convolutions and poolings need at least 12.")
     return Network.from_definition(LeNet5Definition(classes, channels, side))
@@ -39,19 +90,19 @@ def lenet5(classes: int = 10, channels: int = 1, side: int = 28) -> Network:
 
 @dataclasses.dataclass(frozen=True)
 class MLPDefinition(OutputsLast):
-    """Dense layers."""
+    """Dense layers, with an activation after each but the last."""
 
     sizes: tuple[int, ...]
     activation: str
 
     def init(self, key: PRNGKeyArray) -> dict[str, list[dict[str, Array]]]:
-        """Uniform in ±1/√fan_in."""
+        """Draw weights and biases uniformly in ±1/√fan_in."""
         keys = jax.random.split(key, len(self.sizes) - 1)
         shapes = zip(self.sizes, self.sizes[1:], strict=False)
         return {"layers": [dense(shape, key=k) for shape, k in zip(shapes, keys, strict=True)]}
 
     def apply(self, parameters: dict[str, list[dict[str, Array]]], x: Array) -> Array:
-        """x ↦ … activation(x @ w + b) …"""
+        """Return … activation(x @ w + b) …"""
         *hidden, last = parameters["layers"]
         for layer in hidden:
             x = ACTIVATIONS[self.activation](x @ layer["weight"] + layer["bias"])
@@ -65,9 +116,9 @@ class MLPDefinition(OutputsLast):
         *,
         key: PRNGKeyArray,
     ) -> Array:
-        """For each datum the outputs of a network of its own, weights ~ N(mean, scale²) (Kingma et al. 2015).
+        """Return outputs in which each row has its own network, with weights N(mean, scale²) (Kingma et al. 2015).
 
-        What enters an activation is then N(x @ μ + μ_b, x² @ σ² + σ_b²), and is drawn in place of the weights.
+        A pre-activation is then N(x @ μ + μ_b, x² @ σ² + σ_b²), and is drawn instead of the weights.
         """
         layers = list(zip(mean["layers"], scale["layers"], strict=True))
         for index, (m, s) in enumerate(layers):
@@ -89,7 +140,7 @@ class LeNet5Definition(OutputsLast):
     side: int
 
     def init(self, key: PRNGKeyArray) -> dict[str, dict[str, Array]]:
-        """Uniform in ±1/√fan_in."""
+        """Draw weights and biases uniformly in ±1/√fan_in."""
         flat = 16 * ((self.side // 2 - 4) // 2) ** 2
         shapes = {
             "conv0": (5, 5, self.channels, 6),
@@ -102,7 +153,7 @@ class LeNet5Definition(OutputsLast):
         return {name: dense(s, key=k) for (name, s), k in zip(shapes.items(), keys, strict=True)}
 
     def apply(self, parameters: dict[str, dict[str, Array]], x: Array) -> Array:
-        """Images to logits."""
+        """Return the logits of a batch of images."""
         paddings: tuple[Padding, ...] = ("SAME", "VALID")
         for name, padding in zip(("conv0", "conv1"), paddings, strict=True):
             layer = parameters[name]
@@ -115,7 +166,7 @@ class LeNet5Definition(OutputsLast):
 
 
 def dense(shape: tuple[int, ...], *, key: PRNGKeyArray) -> dict[str, Array]:
-    """Weights of this shape, outputs last, and biases, all uniform in ±1/√fan_in."""
+    """Draw weights of this shape, outputs last, and biases, all uniformly in ±1/√fan_in."""
     weight_key, bias_key = jax.random.split(key)
     bound = math.prod(shape[:-1]) ** -0.5
     return {

@@ -22,9 +22,9 @@ from gpvi.errors import InputError
 Padding = Literal["SAME", "VALID"] | tuple[tuple[int, int], tuple[int, int]]
 
 ROUND, MANY = 1_024, 4_096
-"""On a GPU patches come in multiples of so many, once there are many. To share a gradient in the weights out, XLA cuts
-the sum over patches into parts, and where they do not come out even it copies all patches once more to pad them; a pad
-of our own is part of the pass that makes them."""
+"""On a GPU, MANY patches or more are padded to a multiple of ROUND. For the gradient in the weights XLA cuts the sum
+over patches into parts; if these are uneven, it copies all patches once more to pad them. Our padding is fused into the
+pass that makes the patches."""
 
 
 def convolve(
@@ -34,18 +34,18 @@ def convolve(
     stride: tuple[int, int] = (1, 1),
     padding: Padding = "VALID",
 ) -> Float[Array, "b i j o"]:
-    """The convolution (unflipped) of NHWC images with a (u, v, in, out) weight, as one matrix product."""
+    """Convolve NHWC images with an unflipped (u, v, in, out) weight, as one matrix product."""
     rows, columns, channels, outputs = weight.shape
     patches = patches_of(x, (rows, columns), stride=stride, padding=padding)
     matrix = weight.reshape(rows * columns * channels, outputs)
     across = patches.reshape(len(matrix), -1)
     number = across.shape[1]
-    products = (matrix.T @ jnp.pad(across, ((0, 0), (0, _idle(number)))))[:, :number]
+    products = (matrix.T @ jnp.pad(across, ((0, 0), (0, _padding_patches(number)))))[:, :number]
     return products.reshape(outputs, *patches.shape[1:]).transpose(1, 2, 3, 0)
 
 
-def _idle(number: int) -> int:
-    """How many patches of zeros make the number round."""
+def _padding_patches(number: int) -> int:
+    """Return how many patches of zeros to append."""
     return -number % ROUND if number >= MANY and jax.default_backend() == "gpu" else 0
 
 
@@ -56,7 +56,7 @@ def patches_of(
     stride: tuple[int, int] = (1, 1),
     padding: Padding = "VALID",
 ) -> Float[Array, "p b i j"]:
-    """Every window of x as a column of u v c entries: copies of x shifted across, and of all these shifted down."""
+    """Return every window of x as a column of u v c entries, made from copies of x shifted across and then down."""
     around = margins((x.shape[1], x.shape[2]), window, stride, padding)
     padded = jnp.pad(x.transpose(3, 0, 1, 2), ((0, 0), (0, 0), *around))
     height, width = (
@@ -76,7 +76,7 @@ def patches_of(
 def margins(
     size: tuple[int, int], window: tuple[int, int], stride: tuple[int, int], padding: Padding
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """How many zeros go before and after each of the two axes."""
+    """Return how many zeros go before and after each of the two axes."""
     if not isinstance(padding, str):
         return padding
     first, second = jax.lax.padtype_to_pads(size, window, stride, padding)
@@ -86,7 +86,7 @@ def margins(
 def max_pool(
     x: Float[Array, "b h w c"], window: tuple[int, int] = (2, 2)
 ) -> Float[Array, "b i j c"]:
-    """The largest value in each of the windows that tile the image; what is left over at the edge is dropped."""
+    """Return the largest value in each window of a tiling; what is left over at the edges is dropped."""
     height, width = x.shape[1] // window[0], x.shape[2] // window[1]
     tiles = x[:, : height * window[0], : width * window[1]].reshape(
         len(x), height, window[0], width, window[1], x.shape[3]

@@ -1,4 +1,4 @@
-"""What makes a network: how its parameters are drawn, and what it does with them."""
+"""What a network is made from: how its parameters are drawn, and how they are applied to inputs."""
 
 import dataclasses
 import inspect
@@ -14,28 +14,28 @@ from gpvi.targets.coordinate_names import path_name
 
 @runtime_checkable
 class Definition(Protocol):
-    """What makes a network: its parameters as a pytree, and what it does with them."""
+    """What `Network.from_definition` takes: parameters as a pytree, and what the network does with them."""
 
     def init(self, key: PRNGKeyArray, /) -> PyTree[Array]:
-        """Fresh parameters."""
+        """Draw fresh parameters."""
         ...
 
     def apply(self, parameters: PyTree[Array], x: Real[Array, "b ..."], /) -> Float[Array, "b o"]:
-        """The outputs for a batch."""
+        """Return the outputs for a batch."""
         ...
 
     def fan_in(self, path: tuple[Any, ...], shape: tuple[int, ...]) -> int:
-        """How many inputs a unit of this array of weights sums; not asked for biases."""
+        """Return the number of inputs that a unit of this weight array sums over; not called for biases."""
         ...
 
     def is_scale(self, path: tuple[Any, ...]) -> bool:
-        """Whether this array scales what a layer has normalised, entry by entry, whatever its shape."""
+        """Return whether this array, of any shape, scales the entries of a normalised layer."""
         ...
 
 
 @runtime_checkable
 class LocalDefinition(Definition, Protocol):
-    """One whose layers can draw what enters an activation in place of the weights."""
+    """A definition that supports the local reparameterisation: it can draw pre-activations instead of weights."""
 
     def apply_local(
         self,
@@ -46,35 +46,35 @@ class LocalDefinition(Definition, Protocol):
         *,
         key: PRNGKeyArray,
     ) -> Float[Array, "b o"]:
-        """For each datum the outputs of a network of its own, with weights N(mean, scale²)."""
+        """Return outputs for a batch in which each row has its own network, with weights N(mean, scale²)."""
         ...
 
 
 class OutputsLast:
-    """Arrays of weights in the convention `x @ w`: outputs on the last axis."""
+    """Base of definitions whose weight arrays have their outputs on the last axis, as in `x @ w`."""
 
     def fan_in(self, path: tuple[Any, ...], shape: tuple[int, ...]) -> int:
-        """The product of all axes but the last."""
+        """Return the product of all axes but the last."""
         return math.prod(shape[:-1])
 
     def is_scale(self, path: tuple[Any, ...]) -> bool:
-        """What is called so, as in Flax."""
+        """Return whether the array is called "scale", as in Flax."""
         return bool(path) and path_name(path[-1:]) == "scale"
 
 
 @dataclasses.dataclass(frozen=True)
 class Functions(OutputsLast):
-    """A plain pair of functions."""
+    """A definition made of two functions."""
 
     init: Callable[[PRNGKeyArray], PyTree[Array]]
     apply: Callable[[PyTree[Array], Array], Array]
 
 
 def require_takes(function: Any, name: str, *arguments: str) -> None:
-    """Refuse what cannot be called with these arguments."""
+    """Refuse a function that cannot be called with these arguments."""
     try:
         inspect.signature(function).bind(*arguments)
-    except ValueError:  # of a built-in function it may not be known
+    except ValueError:  # built-in functions may have no signature
         return
     except TypeError as error:
         raise InputError(

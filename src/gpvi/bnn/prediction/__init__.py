@@ -1,8 +1,8 @@
-"""What posteriors over networks predict: averages over draws, intervals, temperature scaling, and their files.
+"""What a posterior over networks predicts: moments, quantiles, temperature scaling, and its files.
 
-Start reading at `predictive.py`.
+Start reading at `predictive.py`; `_mixture.py` has the formulas.
 """
 
-from gpvi.bnn.prediction.predictive import Prediction as Prediction
+from gpvi.bnn.prediction.prediction import Prediction as Prediction
 from gpvi.bnn.prediction.predictive import Predictive as Predictive
 from gpvi.bnn.prediction.predictive import load as load

@@ -1,8 +1,8 @@
-"""What tells a network and a likelihood from others, as a file can hold it: a file holds no code.
+"""Fingerprints by which a network and a likelihood are recognised when predictions are loaded: files hold no code.
 
-Of a network these are the names and shapes of its arrays and its outputs for made-up weights and inputs, which another
-activation, another order of the inputs or other constants change; of a likelihood, the mean and variance of y for
-those outputs. The data have no part in them but the shape and type of a row.
+The fingerprint of a network is the names and shapes of its arrays and its outputs for fixed weights and inputs, which
+change with its activation, its constants, or the order of its inputs. That of a likelihood is the mean and variance of
+y for those outputs. Of the data only the shape and type of a row are used.
 """
 
 import math
@@ -20,35 +20,35 @@ from gpvi.errors import InputError
 
 ROWS = 3
 TOLERANCE = 1e-3
-"""Of the largest number among those that are compared; devices differ by less, activations by more."""
+"""Relative to the largest number compared; devices differ by less, activations by more."""
 GOLDEN = (5**0.5 - 1) / 2
 
 
-class Row(NamedTuple):
-    """One input of a network."""
+class InputForm(NamedTuple):
+    """The shape and type of one input of a network."""
 
     shape: tuple[int, ...]
-    whole: bool
-    """Whether it holds whole numbers, as token ids are, and not floats."""
+    integers: bool
+    """Whether it holds integers, such as token ids, instead of floats."""
 
     @classmethod
-    def of(cls, X: np.ndarray) -> "Row":
-        """Of a table of inputs, as `checked_inputs` gives it."""
+    def of(cls, X: np.ndarray) -> "InputForm":
+        """Return the form of the rows of a table that `checked_inputs` returned."""
         return cls(X.shape[1:], X.dtype.kind == "i")
 
     def require_fits(self, network: Network) -> None:
-        """Refuse a network that takes no such inputs; nothing is computed."""
-        kind = np.int32 if self.whole else np.float32
-        network.outputs(np.broadcast_to(np.zeros((), kind), (ROWS, *self.shape)))
+        """Refuse a network that does not take such inputs; nothing is computed."""
+        dtype = np.int32 if self.integers else np.float32
+        network.outputs(np.broadcast_to(np.zeros((), dtype), (ROWS, *self.shape)))
 
     def inputs(self, dtype: DTypeLike) -> np.ndarray:
-        """Made-up inputs of this form: near a standard normal's size, or zeros and ones."""
+        """Return fixed inputs of this form: floats of about unit size, or zeros and ones."""
         values = _spread(ROWS * math.prod(self.shape)).reshape(ROWS, *self.shape)
-        return (values > 0).astype(np.int32) if self.whole else (2 * values).astype(dtype)
+        return (values > 0).astype(np.int32) if self.integers else (2 * values).astype(dtype)
 
 
 class Fingerprint(NamedTuple):
-    """That of a network and a likelihood."""
+    """The fingerprint of a network and a likelihood."""
 
     leaves: tuple[tuple[str, tuple[int, ...]], ...]
     outputs: Float[np.ndarray, "b o"]
@@ -57,27 +57,27 @@ class Fingerprint(NamedTuple):
 
     @classmethod
     def of(
-        cls, network: Network, likelihood: Likelihood, row: Row, dtype: DTypeLike
+        cls, network: Network, likelihood: Likelihood, form: InputForm, dtype: DTypeLike
     ) -> "Fingerprint":
-        """As it is computed in this precision."""
-        outputs = _outputs(network, row, dtype)
+        """Compute the fingerprint in this precision."""
+        outputs = _outputs(network, form, dtype)
         return cls(_leaves(network), outputs, *_moments(likelihood, outputs, dtype))
 
-    def require_network(self, network: Network, row: Row, dtype: DTypeLike) -> None:
+    def require_network(self, network: Network, form: InputForm, dtype: DTypeLike) -> None:
         """Refuse another network."""
-        found, size = _leaves(network), sum(math.prod(shape) for _, shape in self.leaves)
+        leaves, size = _leaves(network), sum(math.prod(shape) for _, shape in self.leaves)
         if network.size != size:
             raise InputError(
                 f"the network has {network.size} weights, and the one that was trained had {size}: give that one."
             )
-        if found != self.leaves:
-            pairs = [*zip(found, self.leaves, strict=False), (found[-1], self.leaves[-1])]
+        if leaves != self.leaves:
+            pairs = [*zip(leaves, self.leaves, strict=False), (leaves[-1], self.leaves[-1])]
             here, there = next(pair for pair in pairs if pair[0] != pair[1])
             raise InputError(
                 f"the network has an array {here[0]!r} of shape {here[1]} where the one that was trained had "
                 f"{there[0]!r} of shape {there[1]}: give that one."
             )
-        outputs = _outputs(network, row, dtype)
+        outputs = _outputs(network, form, dtype)
         if not _agree(outputs, self.outputs):
             raise InputError(
                 f"the network has the weights of the one that was trained, but other outputs for the same weights and "
@@ -99,21 +99,21 @@ def _leaves(network: Network) -> tuple[tuple[str, tuple[int, ...]], ...]:
     return tuple((leaf.name, leaf.shape) for leaf in network.leaves)
 
 
-def _outputs(network: Network, row: Row, dtype: DTypeLike) -> np.ndarray:
-    """Of the network with made-up weights, each array of them in keeping with its fan-in."""
+def _outputs(network: Network, form: InputForm, dtype: DTypeLike) -> np.ndarray:
+    """Return the outputs for fixed inputs and fixed weights, which are scaled by their fan-in."""
     weights = _spread(network.size)
     for leaf in network.leaves:
         weights[leaf.start : leaf.stop] *= math.sqrt(3 / max(1, leaf.fan_in))
     with precision(dtype), jax.default_matmul_precision("highest"):
-        row.require_fits(network)
-        inputs = jnp.asarray(row.inputs(dtype))
+        form.require_fits(network)
+        inputs = jnp.asarray(form.inputs(dtype))
         return np.asarray(jax.jit(network.apply)(jnp.asarray(weights, dtype), inputs))
 
 
 def _moments(
     likelihood: Likelihood, outputs: np.ndarray, dtype: DTypeLike
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of y for these outputs."""
+    """Return the mean and variance of y for these outputs."""
     with precision(dtype):
         extra = jnp.asarray(_spread(len(likelihood.extra(outputs.shape[1]))), dtype)
         mean, variance = likelihood.moments(jnp.asarray(outputs, dtype), extra)
@@ -121,14 +121,14 @@ def _moments(
 
 
 def _spread(number: int) -> np.ndarray:
-    """So many numbers in −1…1, without a pattern, the same on every machine (Weyl 1916)."""
+    """Return numbers in −1…1 without a pattern, the same on every machine (Weyl 1916)."""
     return 2 * np.modf(np.arange(1, number + 1, dtype=np.float64) ** 2 * GOLDEN)[0] - 1
 
 
-def _agree(found: np.ndarray, kept: np.ndarray) -> bool:
-    size = np.max(np.abs(kept), initial=0.0, where=np.isfinite(kept))
-    return found.shape == kept.shape and np.allclose(
-        found, kept, rtol=0, atol=TOLERANCE * size, equal_nan=True
+def _agree(values: np.ndarray, saved: np.ndarray) -> bool:
+    size = np.max(np.abs(saved), initial=0.0, where=np.isfinite(saved))
+    return values.shape == saved.shape and np.allclose(
+        values, saved, rtol=0, atol=TOLERANCE * size, equal_nan=True
     )
 
 

@@ -1,4 +1,7 @@
-"""What a network predicts as a directory of safetensors and JSON: its posteriors, and what tells the network again."""
+"""Predictive distributions as directories of safetensors and JSON.
+
+A directory holds the posteriors, the likelihood, the sharpness, and a fingerprint by which the network is recognised.
+"""
 
 import math
 import os
@@ -8,45 +11,48 @@ import numpy as np
 
 from gpvi import specs
 from gpvi.bnn.likelihoods import Likelihood
-from gpvi.bnn.prediction._fingerprints import Fingerprint, Row
+from gpvi.bnn.prediction._fingerprints import Fingerprint, InputForm
 from gpvi.errors import InputError, StorageError
 from gpvi.persistence import format as storage
 from gpvi.posterior import saving
 from gpvi.posterior.saving import MEMBERS
 
 WHAT = "the predictive distribution of a network"
+FINGERPRINT = ("outputs", "mean", "variance")
 MOST_INPUTS = 2**28
-"""Numbers in one input of a network that is loaded."""
+"""The largest number of entries that one input of a loaded network may have."""
 
 
 class Saved(NamedTuple):
-    """What is saved of a predictive distribution: all of it but the network, and a likelihood of the user's own."""
+    """What is saved of a predictive distribution: all but the network."""
 
     members: tuple[saving.Saved, ...]
     likelihood: Likelihood | None
-    """None where it is of a class of the user's own."""
-    called: str
-    """The name of its class."""
-    row: Row
+    """None if its class is the user's own and not registered for saving."""
+    likelihood_class: str
+    inputs: InputForm
     fingerprint: Fingerprint
     sharpness: float = 1.0
 
-    def chosen(self, given: Likelihood | None) -> Likelihood:
-        """The likelihood that was saved, or the one that is given in its place where none was."""
-        if self.likelihood is None and given is None:
+    def likelihood_or(self, passed: Likelihood | None) -> Likelihood:
+        """Return the likelihood that was saved, or the one passed to `load` if none was."""
+        if self.likelihood is not None:
+            if passed not in (None, self.likelihood):
+                raise InputError(
+                    f"likelihood is {passed!r}, and {self.likelihood!r} was saved: leave it out."
+                )
+            return self.likelihood
+        if passed is None:
+            name = self.likelihood_class
             raise InputError(
-                f"the likelihood, {self.called}, is of a class of your own, and files hold no code: pass it, "
-                f"gpvi.bnn.load(directory, network, likelihood={self.called}(…))."
+                f"the likelihood, {name}, is of a class of your own, and files hold no code: pass it, "
+                f"gpvi.bnn.load(directory, network, likelihood={name}(…))."
             )
-        if self.likelihood is not None and given not in (None, self.likelihood):
-            raise InputError(
-                f"likelihood is {given!r}, and {self.likelihood!r} was saved: leave it out."
-            )
-        return self.likelihood if given is None else given  # pyright: ignore[reportReturnType]
+        return passed
 
 
 def storable(likelihood: Likelihood) -> Likelihood | None:
-    """The likelihood, where a file can hold it: not one of a class of the user's own."""
+    """Return the likelihood if a file can hold it; None if its class is not registered by `gpvi.specs.spec`."""
     try:
         specs.to_json(likelihood)
     except InputError:
@@ -56,8 +62,8 @@ def storable(likelihood: Likelihood) -> Likelihood | None:
 
 def write(saved: Saved, directory: str | os.PathLike[str]) -> None:
     """Write a directory that `read` reads."""
-    mark = saved.fingerprint
-    arrays = {f"network/{name}": getattr(mark, name) for name in ("outputs", "mean", "variance")}
+    fingerprint = saved.fingerprint
+    arrays = {f"network/{name}": getattr(fingerprint, name) for name in FINGERPRINT}
     documents = []
     for number, member in enumerate(saved.members):
         document, own = saving.to_document(member, saving.LISTED // len(saved.members))
@@ -66,19 +72,19 @@ def write(saved: Saved, directory: str | os.PathLike[str]) -> None:
     document = {
         MEMBERS: documents,
         "likelihood": specs.to_json(saved.likelihood),
-        "likelihood_class": saved.called,
+        "likelihood_class": saved.likelihood_class,
         "sharpness": saved.sharpness,
         "network": {
-            "leaves": [[name, list(shape)] for name, shape in mark.leaves],
-            "input_shape": list(saved.row.shape),
-            "whole_inputs": saved.row.whole,
+            "leaves": [[name, list(shape)] for name, shape in fingerprint.leaves],
+            "input_shape": list(saved.inputs.shape),
+            "whole_inputs": saved.inputs.integers,
         },
     }
     storage.write(directory, document, arrays)
 
 
 def read(directory: str | os.PathLike[str]) -> Saved:
-    """What `write` wrote; nothing in the files is executed."""
+    """Read what `write` wrote; nothing in the files is executed."""
     document, arrays = storage.read(directory)
     if MEMBERS not in document:
         raise StorageError(
@@ -92,34 +98,34 @@ def read(directory: str | os.PathLike[str]) -> Saved:
 def _from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Saved:
     likelihood = specs.from_json(document["likelihood"])
     _expect(likelihood is None or isinstance(likelihood, Likelihood), "its likelihood is none")
-    called, network = document["likelihood_class"], document["network"]
-    _expect(isinstance(called, str), "its likelihood has no name")
+    likelihood_class, network = document["likelihood_class"], document["network"]
+    _expect(isinstance(likelihood_class, str), "its likelihood has no name")
     leaves = tuple((name, tuple(shape)) for name, shape in network["leaves"])
-    row = Row(tuple(network["input_shape"]), network["whole_inputs"])
-    numbers = [*row.shape, *(length for _, shape in leaves for length in shape)]
-    _expect(all(type(each) is int and each >= 0 for each in numbers), "its shapes are none")
-    _expect(math.prod(row.shape) <= MOST_INPUTS, "its inputs are too large")
+    form = InputForm(tuple(network["input_shape"]), network["whole_inputs"])
+    lengths = [*form.shape, *(length for _, shape in leaves for length in shape)]
+    _expect(all(type(each) is int and each >= 0 for each in lengths), "its shapes are none")
+    _expect(math.prod(form.shape) <= MOST_INPUTS, "its inputs are too large")
     _expect(all(isinstance(name, str) for name, _ in leaves), "its arrays have no names")
-    _expect(len(leaves) > 0 and isinstance(row.whole, bool), "its network is none")
-    outputs, *moments = (arrays[f"network/{name}"] for name in ("outputs", "mean", "variance"))
+    _expect(len(leaves) > 0 and isinstance(form.integers, bool), "its network is none")
+    outputs, *moments = (arrays[f"network/{name}"] for name in FINGERPRINT)
     _expect(
         all(a.ndim == 2 and a.dtype.kind == "f" for a in (outputs, *moments)),
         "its outputs are none",
     )
     members = tuple(
-        saving.from_document(each, _own(arrays, number))
+        saving.from_document(each, _arrays_of_member(arrays, number))
         for number, each in enumerate(document[MEMBERS])
     )
     _expect(len(members) > 0, "it has no members")
     sharpness = document.get("sharpness", 1.0)  # files of earlier versions have none
-    right = type(sharpness) is float and math.isfinite(sharpness) and sharpness > 0
-    _expect(right, "its sharpness is no positive number")
-    mark = Fingerprint(leaves, outputs, *moments)
-    return Saved(members, likelihood, called, row, mark, sharpness)
+    positive = type(sharpness) is float and math.isfinite(sharpness) and sharpness > 0
+    _expect(positive, "its sharpness is no positive number")
+    fingerprint = Fingerprint(leaves, outputs, *moments)
+    return Saved(members, likelihood, likelihood_class, form, fingerprint, sharpness)
 
 
-def _own(arrays: dict[str, np.ndarray], number: int) -> dict[str, np.ndarray]:
-    """The arrays of one member, by their own names."""
+def _arrays_of_member(arrays: dict[str, np.ndarray], number: int) -> dict[str, np.ndarray]:
+    """Return the arrays of one member, without the prefix of their names."""
     prefix = _prefix(number)
     return {name[len(prefix) :]: a for name, a in arrays.items() if name.startswith(prefix)}
 

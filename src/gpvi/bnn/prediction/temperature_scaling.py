@@ -1,14 +1,16 @@
-r"""How sure a mean prediction should be: one exponent, by labels that training did not see.
+r"""Temperature scaling of mean predictions (Guo et al., ICML 2017), with the inverse temperature called sharpness.
 
-An average over networks is less sure than each of them, and as a rule less sure than it is right once the networks
-share more than their data, mirror images say (Rahaman and Thiery, "Uncertainty quantification and deep ensembles",
-NeurIPS 2021, who average first and calibrate then). Its probabilities to the power of s,
+An average over networks is less confident than each of them, and often less confident than it should be (Rahaman and
+Thiery, "Uncertainty quantification and deep ensembles", NeurIPS 2021, who average first and calibrate afterwards). Its
+probabilities to the power of the sharpness s,
 
     p_s(c) = p(c)^s / Σ_c′ p(c′)^s,
 
-keep their order, so that s moves no prediction, only how sure it is; it is the temperature scaling of Guo et al. (ICML
-2017), s = 1/T, of the logits log p. s maximises the likelihood of the held-out labels. Where all of them are predicted
-right, that has no maximum; a log-normal prior around s = 1 keeps it in reach, and weighs as much as a few labels.
+are those of temperature 1/s with logits log p. The order of the classes, and so the predicted class, stays the same.
+s is called sharpness since `temperature` is that of the posterior.
+
+s maximises the likelihood of held-out labels. If all of them are predicted correctly, the likelihood has no maximum: a
+log-normal prior around s = 1, which weighs as much as a few labels, keeps s finite.
 """
 
 from typing import Any
@@ -18,61 +20,107 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from gpvi._inputs import as_labels, as_numbers, both_classes
+from gpvi._inputs import as_labels, as_numbers, class_probabilities
 from gpvi.errors import InputError
 from gpvi.specs import require_positive
 
-SPREAD = 0.5
-"""Of log s under its prior: s lies between 0.37 and 2.7 with a probability of 0.95."""
-GRID = np.linspace(-2.0, 2.0, 401)
-"""log s, in steps of a hundredth: closer than thousands of labels can tell."""
+PRIOR_SPREAD = 0.5
+"""The prior's standard deviation of log s: s lies between 0.37 and 2.7 with probability 0.95."""
+LOG_SHARPNESS = np.linspace(-2.0, 2.0, 401)
+"""The values of log s that are tried, in steps of 0.01: finer than thousands of labels can distinguish."""
 
 
-def sharpened(p: Any, s: float) -> Float[Array, "b c"]:
-    """p, (b, C), to the power of s > 0, row by row, with a sum of one; of one column, P(y = 1), again one."""
-    require_positive("s (the exponent)", s, "Take the one that sharpness(p, labels) finds.")
-    found = jax.nn.softmax(s * _logarithms(p), axis=-1)
-    return found[..., 1:] if np.shape(p)[-1] == 1 else found
-
-
-def sharpness(p: Any, labels: Any) -> float:
-    """The exponent that suits these labels; above 1 where predictions are right more often than they say.
+def temperature_scaled(p: Any, sharpness: float) -> Float[Array, "b c"]:
+    """Return probabilities to the power of the sharpness, normalised: temperature scaling (Guo et al. 2017).
 
     Parameters
     ----------
-    p: probabilities of the classes, (b, C), as in `Prediction.mean`, of inputs that training did not see; one column
-        is P(y = 1).
-    labels: the right classes, (b,), whole numbers from 0.
+    p
+        Probabilities of the classes, (b, C). One column is P(y = 1), and so is the result.
+    sharpness
+        The inverse temperature, > 0; above 1 makes predictions more confident.
+
+    Returns
+    -------
+    Array
+        The scaled probabilities, in the shape of `p`.
+
+    Raises
+    ------
+    gpvi.errors.InputError
+        If the sharpness is not a number > 0.
+
+    Examples
+    --------
+    >>> print(gpvi.bnn.temperature_scaled([[0.75, 0.25]], 2.0).round(3))
+    [[0.9 0.1]]
     """
-    probabilities, right = as_numbers(p, "p"), np.asarray(labels)
-    if probabilities.ndim != 2 or not len(probabilities) or right.shape != probabilities.shape[:1]:
+    require_positive("sharpness", sharpness, "Take the one that fit_sharpness(p, labels) finds.")
+    scaled = jax.nn.softmax(sharpness * _logarithms(p), axis=-1)
+    return scaled[..., 1:] if np.shape(p)[-1] == 1 else scaled
+
+
+def fit_sharpness(p: Any, labels: Any) -> float:
+    """Find the sharpness (inverse temperature) with which probabilities suit held-out labels best.
+
+    Parameters
+    ----------
+    p
+        Probabilities of the classes, (b, C), such as `Prediction.mean`, for inputs that training did not use. One
+        column is P(y = 1).
+    labels
+        The correct classes, (b,), integers from 0.
+
+    Returns
+    -------
+    float
+        The sharpness; above 1 if predictions are correct more often than they claim.
+
+    Raises
+    ------
+    gpvi.errors.InputError
+        If shapes do not match, a probability is negative or not finite, or a label is not a class.
+
+    Examples
+    --------
+    >>> p = np.tile([[0.7, 0.3]], (100, 1))
+    >>> s = gpvi.bnn.fit_sharpness(p, np.arange(100) % 10 == 0)
+    >>> print(gpvi.bnn.temperature_scaled(p, s)[0].round(1))
+    [0.9 0.1]
+    """
+    probabilities, classes = as_numbers(p, "p"), np.asarray(labels)
+    if (
+        probabilities.ndim != 2
+        or not len(probabilities)
+        or classes.shape != probabilities.shape[:1]
+    ):
         raise InputError(
-            f"p has shape {probabilities.shape} and the labels {right.shape}; give p as (b, classes), labels as (b,), "
-            "b ≥ 1."
+            f"p has shape {probabilities.shape} and the labels {classes.shape}; give p as (b, classes), labels as "
+            "(b,), b ≥ 1."
         )
     if not (np.isfinite(probabilities).all() and (probabilities >= 0).all()):
         raise InputError("p has entries that are negative or not finite; give probabilities.")
     logs = _logarithms(probabilities)
-    own = jnp.take_along_axis(logs, as_labels(labels, logs.shape[1])[:, None], axis=1)[:, 0]
-    grid = jnp.asarray(GRID, logs.dtype)
-    return float(jnp.exp(grid[_log_posterior(grid, logs, own).argmax()]))
+    at_labels = jnp.take_along_axis(logs, as_labels(labels, logs.shape[1])[:, None], axis=1)[:, 0]
+    grid = jnp.asarray(LOG_SHARPNESS, logs.dtype)
+    return float(jnp.exp(grid[_log_posterior(grid, logs, at_labels).argmax()]))
 
 
 @jax.jit
 def _log_posterior(
-    log_s: Float[Array, " g"], logs: Float[Array, "b c"], own: Float[Array, " b"]
+    log_sharpness: Float[Array, " g"], logs: Float[Array, "b c"], at_labels: Float[Array, " b"]
 ) -> Float[Array, " g"]:
-    """log p(labels | s) + log p(log s), up to a constant, at each of the log s; own is log p of the right classes."""
+    """Return log p(labels | s) + log p(log s), up to a constant, at each value of log s."""
 
-    def at(one: Array) -> Array:
-        s = jnp.exp(one)
-        fit = (s * own - jax.nn.logsumexp(s * logs, axis=1)).sum()
-        return fit - 0.5 * (one / SPREAD) ** 2
+    def at(log_s: Array) -> Array:
+        s = jnp.exp(log_s)
+        log_likelihood = (s * at_labels - jax.nn.logsumexp(s * logs, axis=1)).sum()
+        return log_likelihood - 0.5 * (log_s / PRIOR_SPREAD) ** 2
 
-    return jax.lax.map(at, log_s)
+    return jax.lax.map(at, log_sharpness)
 
 
 def _logarithms(p: Any) -> Float[Array, "b c"]:
-    """Of the classes, at least two."""
-    own = both_classes(jnp.asarray(p, float))
-    return jnp.log(jnp.maximum(own, jnp.finfo(own.dtype).tiny))
+    """Return log p of all classes, two or more; of the least float for a probability of 0."""
+    probabilities = class_probabilities(jnp.asarray(p, float))
+    return jnp.log(jnp.maximum(probabilities, jnp.finfo(probabilities.dtype).tiny))

@@ -15,7 +15,7 @@ from gpvi.bnn.networks.definitions import OutputsLast
 from gpvi.bnn.priors import Prior
 from gpvi_paper.data import cifar10, download
 from gpvi_paper.data.images import CLASSES, Images
-from gpvi_paper.experiments.base import Published
+from gpvi_paper.experiments.base import Published, ReadsData
 from gpvi_paper.experiments.images.open_category import (
     CLEAN,
     ENSEMBLE,
@@ -94,7 +94,7 @@ class SmallConvolutional(OutputsLast):
         return x @ parameters["dense1"]["weight"] + parameters["dense1"]["bias"]
 
 
-class CIFAR10(OpenCategory):
+class CIFAR10(OpenCategory, ReadsData[NetworkRecipe]):
     """A small convolutional network on photographs."""
 
     name = "cifar10"
@@ -145,27 +145,26 @@ class CIFAR10(OpenCategory):
     recommended = BEST
     shortest = SMOKE
 
-    def __init__(self, directory: Path | None = None):
-        self.directory = directory
-
-    def reading(self, directory: Path | None) -> "CIFAR10":
-        """The experiment on the files in this directory, or on downloaded ones."""
+    def find(self, directory: Path | None) -> Path:
+        """The files in this directory, or downloaded ones."""
         root = download.fetch("cifar10") if directory is None else directory
         cifar10.find(root)
-        return CIFAR10(root)
+        return root
 
     def own_recipes(self, setting: BestSetting) -> dict[str, NetworkRecipe]:
         """Those of every image set, and GPVI and the ensemble with mirror images, plain and sharpened."""
-        found = best_recipes(setting)
+        recipes = best_recipes(setting)
         mirrored = {
-            f"{label}, mirror images": dataclasses.replace(found[label], mirrored=True, prior=prior)
+            f"{label}, mirror images": dataclasses.replace(
+                recipes[label], mirrored=True, prior=prior
+            )
             for label, prior in MIRRORED.items()
         }
-        return found | mirrored | sharpened_recipes(mirrored, mirrored)
+        return recipes | mirrored | sharpened_recipes(mirrored, mirrored)
 
     def images(self) -> Images:
         """The six batches."""
-        return cifar10.read(download.fetch("cifar10") if self.directory is None else self.directory)
+        return cifar10.read(self.directory or self.find(None))
 
     def network(self, images: Images) -> Network:
         """The paper's, from its widths."""

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from gpvi.bnn import FanIn, Network, lenet5
 from gpvi_paper.data import download, mnist
 from gpvi_paper.data.images import CLASSES, Images
-from gpvi_paper.experiments.base import Published
+from gpvi_paper.experiments.base import Published, ReadsData
 from gpvi_paper.experiments.images.open_category import (
     ENSEMBLE,
     GPVI_BEST,
@@ -61,7 +61,7 @@ REASONS = {
 SMOKE = BestSetting(dim=WEIGHTS, epochs=1, batch_size=20, members=2, generators=2, latent=4)
 
 
-class MNIST(OpenCategory):
+class MNIST(OpenCategory, ReadsData[NetworkRecipe]):
     """LeNet-5 on handwritten digits."""
 
     name = "mnist"
@@ -102,27 +102,24 @@ class MNIST(OpenCategory):
     recommended = BEST
     shortest = SMOKE
 
-    def __init__(self, directory: Path | None = None):
-        self.directory = directory
-
-    def reading(self, directory: Path | None) -> "MNIST":
-        """The experiment on the files in this directory, or on downloaded ones."""
-        return MNIST(mnist.find(download.fetch("mnist") if directory is None else directory))
+    def find(self, directory: Path | None) -> Path:
+        """The files in this directory, or downloaded ones."""
+        return mnist.find(download.fetch("mnist") if directory is None else directory)
 
     def own_recipes(self, setting: BestSetting) -> dict[str, NetworkRecipe]:
         """Those of every image set, GPVI as the held-out images would choose it after twice the epochs, and colder."""
-        found = super().own_recipes(setting)
-        narrower = dataclasses.replace(found[GPVI_BEST], prior=NARROWER)
-        return found | {
+        recipes = super().own_recipes(setting)
+        narrower = dataclasses.replace(recipes[GPVI_BEST], prior=NARROWER)
+        return recipes | {
             "GPVI (pathwise, g = 6)": narrower,
             "GPVI (pathwise, g = 6, T = 0.3)": colder(narrower, 0.3),
-            "GPVI (pathwise, T = 0.3)": colder(found[GPVI_BEST], 0.3),
-            "GPVI (pathwise, T = 0.1)": colder(found[GPVI_BEST], 0.1),
+            "GPVI (pathwise, T = 0.3)": colder(recipes[GPVI_BEST], 0.3),
+            "GPVI (pathwise, T = 0.1)": colder(recipes[GPVI_BEST], 0.1),
         }
 
     def images(self) -> Images:
         """The four files."""
-        return mnist.read(download.fetch("mnist") if self.directory is None else self.directory)
+        return mnist.read(self.directory or self.find(None))
 
     def network(self, images: Images) -> Network:
         """LeNet-5."""

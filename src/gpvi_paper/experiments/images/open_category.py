@@ -12,7 +12,7 @@ bound for the mixture; if the parts do not overlap, as in thousands of dimension
 
 import dataclasses
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -22,43 +22,28 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from gpvi import metrics, specs
-from gpvi.bnn import Categorical, FanIn, Network, Prediction, Predictive, ScaleMixture, target
-from gpvi.bnn import generator as network_generator
-from gpvi.bnn.prediction.temperature_scaling import sharpened, sharpness
-from gpvi.bnn.priors import Prior, StandardNormal
+import gpvi
+from gpvi import bnn, metrics, specs
+from gpvi.bnn import Categorical, FanIn, Network, Prediction, Predictive, Prior, StandardNormal
 from gpvi.directions import KSDDirection
-from gpvi.errors import quietly
 from gpvi.generators import Residual
-from gpvi.methods import (
-    GFSF,
-    GPVI,
-    KSD,
-    SVGD,
-    AmortizedGFSF,
-    AmortizedKSD,
-    AmortizedSVGD,
-    DeepEnsemble,
-    MeanFieldVI,
-    Method,
-)
+from gpvi.methods import Method
 from gpvi.methods.carriers import Particles
-from gpvi.posterior.posterior import Posterior
 from gpvi.progress import Meter
-from gpvi.solvers.helper import Helper
-from gpvi.training.fit import fit_seeds
+from gpvi.solvers import Helper
 from gpvi_paper.data.images import Images
 from gpvi_paper.experiments.base import (
     SECONDS,
-    Labelled,
-    Measurements,
+    Experiment,
     Metric,
     Published,
     Recipe,
+    Results,
     Table,
+    grouped,
+    higher,
+    lower,
 )
-from gpvi_paper.experiments.unfinished import next_place
-from gpvi_paper.records import Record
 
 SPLIT, CLEAN = "split", "clean"
 UNKNOWN: dict[str, tuple[int, ...]] = {
@@ -146,9 +131,9 @@ class Task(NamedTuple):
     outliers: Float[np.ndarray, "o h w c"]
 
 
-def task(images: Images, unknown: Sequence[int], *, held_out: float = 0.0) -> Task:
-    """Train on the known classes and score the test set; or a last part of the training set, where one is held out."""
-    train, labels, test, test_labels = held_back(images, held_out)[1] if held_out > 0 else images
+def task(images: Images, unknown: Sequence[int]) -> Task:
+    """Train on the known classes, and score the test set."""
+    train, labels, test, test_labels = images
     known, test_known = (~np.isin(y, unknown) for y in (labels, test_labels))
     mean, sd = _moments(train[known])
 
@@ -164,14 +149,12 @@ def task(images: Images, unknown: Sequence[int], *, held_out: float = 0.0) -> Ta
     )
 
 
-def held_back(images: Images, share: float) -> tuple[Images, Images]:
-    """The same without the last part of the training set; and with that part in the place of the test set."""
+def hold_out(images: Images, share: float) -> tuple[Images, Images]:
+    """The images without the last part of their training set, and the same with that part as their test set."""
     first = len(images.train) - max(1, round(share * len(images.train)))
-    (train, kept), (labels, kept_labels) = (
-        (a[:first], a[first:]) for a in (images.train, images.train_labels)
-    )
-    shorter = images._replace(train=train, train_labels=labels)
-    return shorter, shorter._replace(test=kept, test_labels=kept_labels)
+    shorter = images._replace(train=images.train[:first], train_labels=images.train_labels[:first])
+    test, test_labels = images.train[first:], images.train_labels[first:]
+    return shorter, shorter._replace(test=test, test_labels=test_labels)
 
 
 def with_mirror_images(problem: Task) -> Task:
@@ -200,13 +183,13 @@ def trained(
     *,
     key: PRNGKeyArray,
     progress: bool | Meter = False,
-) -> list[tuple[Posterior, ...]]:
+) -> list[list[gpvi.Posterior]]:
     """The generators (or particles) of each seed, all trained side by side."""
     if recipe.mirrored:
         problem = with_mirror_images(problem)
     n = len(problem.labels)
     batch_size = min(recipe.batch_size or n, n)
-    posterior = target(
+    posterior = bnn.target(
         network,
         Categorical(),
         recipe.prior,
@@ -214,24 +197,18 @@ def trained(
         problem.labels,
         temperature=recipe.temperature(n),
     )
-    with quietly():
-        found = fit_seeds(
-            [posterior] * (seeds * recipe.generators),
-            recipe.method,
-            key=key,
-            steps=recipe.steps or recipe.epochs * (n // batch_size),
-            optimizer=recipe.optimizer(),
-            batch_size=batch_size,
-            progress=progress,
-            checkpoint=next_place(),
-        )
-    return [
-        tuple(found[i : i + recipe.generators]) for i in range(0, len(found), recipe.generators)
-    ]
+    posteriors = recipe.fit_seeds(
+        [posterior] * (seeds * recipe.generators),
+        key=key,
+        steps=recipe.steps or recipe.epochs * (n // batch_size),
+        batch_size=batch_size,
+        progress=progress,
+    )
+    return grouped(posteriors, recipe.generators)
 
 
 def predicted(
-    parts: Sequence[Posterior],
+    parts: Sequence[gpvi.Posterior],
     network: Network,
     inputs: np.ndarray,
     draws: int | None,
@@ -243,26 +220,26 @@ def predicted(
     return Predictive(parts, network, Categorical()).predict(inputs, key=key, draws=number)
 
 
-def scores(found: Prediction) -> dict[str, Float[Array, " b"]]:
+def scores(prediction: Prediction) -> dict[str, Float[Array, " b"]]:
     """The uncertainty of each image by four scores, named in `SCORES`."""
-    assert found.entropy is not None and found.mutual_information is not None
+    assert prediction.entropy is not None and prediction.mutual_information is not None
     return {
-        "variance": found.epistemic.sum(1),
-        "entropy": found.entropy,
-        "mutual_information": found.mutual_information,
-        "confidence": 1.0 - found.mean.max(1),
+        "variance": prediction.epistemic.sum(1),
+        "entropy": prediction.entropy,
+        "mutual_information": prediction.mutual_information,
+        "confidence": 1.0 - prediction.mean.max(1),
     }
 
 
 class Outcome(NamedTuple):
-    """What is measured of one posterior, and what is drawn of it."""
+    """The measurements of one posterior, and the arrays for its pictures."""
 
     values: dict[str, float]
     arrays: dict[str, np.ndarray]
 
 
 def measured(
-    parts: Sequence[Posterior],
+    parts: Sequence[gpvi.Posterior],
     network: Network,
     problem: Task,
     draws: int | None,
@@ -273,9 +250,9 @@ def measured(
     """Accuracy, NLL and calibration on the known classes; AUROC if there are unknown ones."""
     inside = len(problem.inliers)
     inputs = np.concatenate([problem.inliers, problem.outliers])
-    found = predicted(parts, network, inputs, draws, key=key)
-    p, labels = found.mean[:inside], jnp.asarray(problem.inlier_labels)
-    p = p if exponent == 1 else sharpened(p, exponent)
+    prediction = predicted(parts, network, inputs, draws, key=key)
+    p, labels = prediction.mean[:inside], jnp.asarray(problem.inlier_labels)
+    p = p if exponent == 1 else bnn.temperature_scaled(p, exponent)
     chosen = jnp.take_along_axis(p, labels[:, None], axis=1)
     by_mass, by_width = (metrics.reliability(p, labels, equal=e) for e in ("mass", "width"))
     values = {
@@ -287,7 +264,7 @@ def measured(
     arrays = {"reliability": np.nan_to_num(np.stack([np.asarray(p) for p in by_width])).round(5)}
     if len(problem.outliers):
         one = _is_one_network(parts)
-        doubts = {k: np.asarray(v) for k, v in scores(found).items()}
+        doubts = {k: np.asarray(v) for k, v in scores(prediction).items()}
         for name, score in doubts.items():
             if not one or name in ("entropy", "confidence"):
                 auroc = metrics.auroc(jnp.asarray(score[:inside]), jnp.asarray(score[inside:]))
@@ -300,79 +277,55 @@ def measured(
     return Outcome(values, arrays)
 
 
-def suited(
-    parts: Sequence[Posterior],
+def best_exponent(
+    parts: Sequence[gpvi.Posterior],
     network: Network,
-    kept: Task,
+    held_out: Task,
     draws: int | None,
     *,
     key: PRNGKeyArray,
 ) -> float:
-    """The exponent of the mean prediction that fits the held-out images of the known classes."""
-    found = predicted(parts, network, kept.inliers, draws, key=key)
-    return sharpness(found.mean, kept.inlier_labels)
+    """The exponent of the mean prediction that fits the held-out images of the known classes best."""
+    prediction = predicted(parts, network, held_out.inliers, draws, key=key)
+    return bnn.fit_sharpness(prediction.mean, held_out.inlier_labels)
 
 
-def _is_one_network(parts: Sequence[Posterior]) -> bool:
+def _is_one_network(parts: Sequence[gpvi.Posterior]) -> bool:
     return (
         len(parts) == 1 and isinstance(parts[0].model, Particles) and len(parts[0].particles) == 1
     )
 
 
 def _shares(score: np.ndarray) -> np.ndarray:
-    """The share of scores in each bin of `HISTOGRAM`; what lies beyond its ends counts in the last."""
+    """The share of scores in each bin of `HISTOGRAM`; scores beyond its ends count in the first or last bin."""
     logs = np.log10(np.clip(score, 10.0 ** HISTOGRAM[0], 10.0 ** HISTOGRAM[-1]))
     return (np.histogram(logs, HISTOGRAM)[0] / len(score)).round(5)
 
 
-class OpenCategory(ABC):
+class OpenCategory(Experiment[NetworkRecipe]):
     """What the image sets have in common."""
 
-    name: str
-    title: str
-    source: str
-    summary: str
     figures: Mapping[str, tuple[float, Published | None, Published | None]]
     """Label → the paper's clean accuracy, AUC and ECE."""
     reasons: Mapping[str, str] = MappingProxyType({})
-    """Label → why ours under `paper` are others."""
+    """Label → why our figures under `paper` differ."""
     as_published: "PaperSetting | None" = None
     recommended: "BestSetting"
     shortest: "BestSetting"
-    cases: Mapping[str, str] = MappingProxyType(TITLES)
+    cases = MappingProxyType(TITLES)
     metrics = (
-        Metric("accuracy", "accuracy", "on test images of the known classes", better="higher"),
-        Metric(
+        higher("accuracy", "accuracy", "on test images of the known classes"),
+        higher(
             "auroc_variance",
             "AUROC, variance",
             "detection of unknown classes by the networks' variance",
-            better="higher",
         ),
-        Metric(
-            "auroc_entropy",
-            "AUROC, entropy",
-            "by the entropy of the mean prediction",
-            better="higher",
-        ),
-        Metric(
-            "auroc_mutual_information",
-            "AUROC, mutual inf.",
-            "by the networks' disagreement",
-            better="higher",
-        ),
-        Metric(
-            "auroc_confidence", "AUROC, 1 − max p", "by the largest probability", better="higher"
-        ),
-        Metric(
-            "ece", "ECE", "calibration error, 15 bins of equal mass (the paper's)", better="lower"
-        ),
-        Metric(
-            "ece_width",
-            "ECE, equal width",
-            "calibration error, 15 bins of equal width",
-            better="lower",
-        ),
-        Metric("nll", "NLL", "−log of the probability of the correct class", better="lower"),
+        higher("auroc_entropy", "AUROC, entropy", "by the entropy of the mean prediction"),
+        higher("auroc_mutual_information", "AUROC, mutual inf.", "by the networks' disagreement"),
+        higher("auroc_confidence", "AUROC, 1 − max p", "by the largest probability"),
+        lower("ece", "ECE", "calibration error, 15 bins of equal mass (the paper's)"),
+        lower("ece_width", "ECE, equal width", "calibration error, 15 bins of equal width"),
+        lower("nll", "NLL", "−log of the probability of the correct class"),
         Metric("sharpness", "exponent s", "of the mean prediction, from held-out training images"),
         SECONDS,
     )
@@ -409,8 +362,8 @@ class OpenCategory(ABC):
 
     def own_recipes(self, setting: "BestSetting") -> dict[str, NetworkRecipe]:
         """What this library recommends under a setting."""
-        found = best_recipes(setting)
-        return found | sharpened_recipes(found, (GPVI_BEST, ENSEMBLE))
+        recipes = best_recipes(setting)
+        return recipes | sharpened_recipes(recipes, (GPVI_BEST, ENSEMBLE))
 
     @property
     def published(self) -> dict[str, dict[str, Published]]:
@@ -425,37 +378,36 @@ class OpenCategory(ABC):
         return rows
 
     def problems(self, label: str, preset: str) -> Sequence[str]:
-        """The cases of a row: the five splits of the literature for what is compared with it alone."""
+        """The cases of a row; rows that are compared with the literature also have its five splits."""
         if preset == "smoke":
             return (SPLIT,)
         return tuple(UNKNOWN) if preset == "best" and label in COMPARED else (SPLIT, CLEAN)
 
-    def run(
-        self, label: str, preset: str, seeds: Sequence[int], progress: bool | Meter = True
-    ) -> Record:
+    def measure(self, results: Results[NetworkRecipe]) -> None:
         """Train on each split, all seeds side by side, and score the test set."""
-        found = Measurements(self, label, preset, seeds)
-        recipe, images = found.recipe, self.images()
-        network, kept = self.network(images), None
+        recipe, seeds, images = results.recipe, results.seeds, self.images()
+        network, held_out = self.network(images), None
         if recipe.sharpened:
-            images, kept = held_back(images, HELD_OUT)
-        for case in self.problems(label, preset):
+            images, held_out = hold_out(images, HELD_OUT)
+        for case in self.problems(results.label, results.preset):
             problem = task(images, UNKNOWN[case])
             key = jax.random.fold_in(jax.random.key(seeds[0]), list(UNKNOWN).index(case))
-            meter = Labelled(progress, f"{self.name} · {label} · {self.cases[case]}")
+            meter = results.meter(self.cases[case])
             posteriors = trained(problem, network, recipe, len(seeds), key=key, progress=meter)
-            for number, (seed, parts) in enumerate(zip(seeds, posteriors, strict=True)):
-                found.follow(parts[0].training, case)
-                own_key, s = jax.random.key(seed), 1.0
-                if kept is not None:
-                    choice = task(kept, UNKNOWN[case])
-                    s = suited(parts, network, choice, recipe.draws, key=own_key)
-                outcome = measured(parts, network, problem, recipe.draws, key=own_key, exponent=s)
-                values = outcome.values | ({} if kept is None else {"sharpness": s})
-                found.add(values | {"seconds": parts[0].training.seconds}, case)
-                if number == 0:
-                    found.arrays |= {f"{case}/{k}": v for k, v in outcome.arrays.items()}
-        return found.record()
+            for seed, parts in zip(seeds, posteriors, strict=True):
+                results.follow(parts[0].training, case)
+                own_key, exponent, chosen = jax.random.key(seed), 1.0, {}
+                if held_out is not None:
+                    choice = task(held_out, UNKNOWN[case])
+                    exponent = best_exponent(parts, network, choice, recipe.draws, key=own_key)
+                    chosen = {"sharpness": exponent}
+                outcome = measured(
+                    parts, network, problem, recipe.draws, key=own_key, exponent=exponent
+                )
+                seconds = {"seconds": parts[0].training.seconds}
+                results.add(outcome.values | chosen | seconds, case)
+                if seed == seeds[0]:
+                    results.arrays |= {f"{case}/{k}": v for k, v in outcome.arrays.items()}
 
 
 GPVI_BEST, ONE_GENERATOR = "GPVI (pathwise)", "GPVI (pathwise, one generator)"
@@ -487,7 +439,7 @@ def paper_recipes(setting: PaperSetting) -> dict[str, NetworkRecipe]:
     critic = KSDDirection(hidden_width=512, hidden_layers=2, penalty=1.0, learning_rate=1e-4)
     helper = Helper(width=512, learning_rate=1e-4)
     flat = StandardNormal(10.0)
-    blundell = ScaleMixture(share=0.5, wide=1.0, narrow=float(np.exp(-6)))
+    blundell = bnn.ScaleMixture(share=0.5, wide=1.0, narrow=float(np.exp(-6)))
 
     def recipe(method: Method, weight: float | None, prior: Prior = flat) -> NetworkRecipe:
         return NetworkRecipe(
@@ -503,20 +455,20 @@ def paper_recipes(setting: PaperSetting) -> dict[str, NetworkRecipe]:
     shared: dict[str, Any] = {"generator": generator, "particles": n, "learning_rate": rate}
     functional = {**shared, "gradient": "functional"}
     by_generator = {
-        "Amortized SVGD": AmortizedSVGD(**shared),
-        "Amortized GFSF": AmortizedGFSF(**shared),
-        "Amortized KSD": AmortizedKSD(**shared, critic=critic),
-        HELPER: GPVI(**functional, solver=helper),
-        EXACT: GPVI(**functional, solver="block"),
+        "Amortized SVGD": gpvi.AmortizedSVGD(**shared),
+        "Amortized GFSF": gpvi.AmortizedGFSF(**shared),
+        "Amortized KSD": gpvi.AmortizedKSD(**shared, critic=critic),
+        HELPER: gpvi.GPVI(**functional, solver=helper),
+        EXACT: gpvi.GPVI(**functional, solver="block"),
     }
     by_particles = {
-        "SVGD": SVGD(particles=n, learning_rate=rate),
-        "GFSF": GFSF(particles=n, learning_rate=rate),
-        "KSD": KSD(particles=n, learning_rate=rate, critic=critic),
-        ENSEMBLE: DeepEnsemble(n, rate),
-        SOFTMAX: DeepEnsemble(1, rate),
+        "SVGD": gpvi.SVGD(particles=n, learning_rate=rate),
+        "GFSF": gpvi.GFSF(particles=n, learning_rate=rate),
+        "KSD": gpvi.KSD(particles=n, learning_rate=rate, critic=critic),
+        ENSEMBLE: gpvi.DeepEnsemble(n, rate),
+        SOFTMAX: gpvi.DeepEnsemble(1, rate),
     }
-    mean_field = MeanFieldVI(particles=n, learning_rate=rate, gradient="pathwise")
+    mean_field = gpvi.MeanFieldVI(particles=n, learning_rate=rate, gradient="pathwise")
     return {
         **{label: recipe(method, 1.0) for label, method in by_particles.items()},
         **{label: recipe(m, setting.entropy_weight) for label, m in by_generator.items()},
@@ -556,7 +508,7 @@ def best_recipes(setting: BestSetting) -> dict[str, NetworkRecipe]:
     n, rate = setting.members, setting.learning_rate
     critic = KSDDirection(hidden_width=512, hidden_layers=2, penalty=1.0, learning_rate=1e-4)
     generator = dataclasses.replace(
-        network_generator(
+        bnn.generator(
             setting.dim,
             latent=setting.latent,
             hidden=setting.hidden,
@@ -568,7 +520,7 @@ def best_recipes(setting: BestSetting) -> dict[str, NetworkRecipe]:
     )
 
     def recipe(method: Method, generators: int = 1) -> NetworkRecipe:
-        point = isinstance(method, DeepEnsemble)
+        point = isinstance(method, gpvi.DeepEnsemble)
         return NetworkRecipe(
             method,
             batch_size=setting.batch_size,
@@ -578,8 +530,8 @@ def best_recipes(setting: BestSetting) -> dict[str, NetworkRecipe]:
             draws=setting.draws,
         )
 
-    def gpvi(generators: int, **options: Any) -> NetworkRecipe:
-        method = GPVI(
+    def mixture(generators: int, **options: Any) -> NetworkRecipe:
+        method = gpvi.GPVI(
             generator=generator,
             particles=n // generators,
             learning_rate=setting.generator_rate,
@@ -597,18 +549,18 @@ def best_recipes(setting: BestSetting) -> dict[str, NetworkRecipe]:
         "critic": dataclasses.replace(critic, learning_rate=1e-3),
     }
     return {
-        "SVGD": recipe(SVGD(particles=n, learning_rate=rate)),
-        "GFSF": recipe(GFSF(particles=n, learning_rate=rate)),
-        "KSD": recipe(KSD(particles=n, learning_rate=rate, critic=critic)),
-        "Amortized SVGD": recipe(AmortizedSVGD(**amortized)),
-        "Amortized GFSF": recipe(AmortizedGFSF(**amortized)),
-        "Amortized KSD": recipe(AmortizedKSD(**behind)),
-        EXACT: gpvi(1, gradient="functional", solver="block"),
-        GPVI_BEST: gpvi(setting.generators),
-        ONE_GENERATOR: gpvi(1),
-        "MF-VI": recipe(MeanFieldVI(particles=n, learning_rate=rate)),
-        ENSEMBLE: recipe(DeepEnsemble(n, rate)),
-        SOFTMAX: recipe(DeepEnsemble(1, rate)),
+        "SVGD": recipe(gpvi.SVGD(particles=n, learning_rate=rate)),
+        "GFSF": recipe(gpvi.GFSF(particles=n, learning_rate=rate)),
+        "KSD": recipe(gpvi.KSD(particles=n, learning_rate=rate, critic=critic)),
+        "Amortized SVGD": recipe(gpvi.AmortizedSVGD(**amortized)),
+        "Amortized GFSF": recipe(gpvi.AmortizedGFSF(**amortized)),
+        "Amortized KSD": recipe(gpvi.AmortizedKSD(**behind)),
+        EXACT: mixture(1, gradient="functional", solver="block"),
+        GPVI_BEST: mixture(setting.generators),
+        ONE_GENERATOR: mixture(1),
+        "MF-VI": recipe(gpvi.MeanFieldVI(particles=n, learning_rate=rate)),
+        ENSEMBLE: recipe(gpvi.DeepEnsemble(n, rate)),
+        SOFTMAX: recipe(gpvi.DeepEnsemble(1, rate)),
     }
 
 

@@ -1,7 +1,6 @@
 """Bayesian linear regression (the paper's Table 2): a posterior known in closed form."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import equinox as eqx
@@ -9,35 +8,18 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from gpvi.errors import quietly
-from gpvi.methods import (
-    GFSD,
-    GFSF,
-    GPVI,
-    HMC,
-    KSD,
-    NUTS,
-    SVGD,
-    DeepEnsemble,
-    FullRankVI,
-    MeanFieldVI,
-    Method,
-    NormalizingFlow,
-    Pathfinder,
-)
-from gpvi.posterior.posterior import Posterior
-from gpvi.progress import Meter
-from gpvi.solvers.helper import Helper
-from gpvi.targets.target import Target
-from gpvi.training.fit import fit_seeds
+import gpvi
+from gpvi.methods import Method
+from gpvi.solvers import Helper
 from gpvi_paper.experiments.base import (
     SECONDS,
-    Labelled,
-    Measurements,
+    Experiment,
     Metric,
     Published,
     Recipe,
+    Results,
     Table,
+    lower,
 )
 from gpvi_paper.experiments.linear.gaussians import (
     CRITIC,
@@ -53,8 +35,6 @@ from gpvi_paper.experiments.linear.gaussians import (
     relative_errors,
     sample_errors,
 )
-from gpvi_paper.experiments.unfinished import next_place
-from gpvi_paper.records import Record
 
 DIMENSIONS, DATA, BATCH = 3, 100, 10
 STEPS = {"paper": 50_000, "best": 50_000, "demo": 20_000, "smoke": 300}
@@ -63,31 +43,31 @@ FLOW_STEPS = 10_000
 PRINTED = "GPVI (functional, helper of width 10)"
 """The helper of the appendix, for `paper`; its width of 10 is too narrow to recommend."""
 METHODS: dict[str, Method] = {
-    "SVGD": SVGD(particles=PARTICLES),
-    "GFSF": GFSF(particles=PARTICLES),
-    "GFSD": GFSD(particles=PARTICLES),
-    "KSD": KSD(particles=PARTICLES, critic=CRITIC),
+    "SVGD": gpvi.SVGD(particles=PARTICLES),
+    "GFSF": gpvi.GFSF(particles=PARTICLES),
+    "GFSD": gpvi.GFSD(particles=PARTICLES),
+    "KSD": gpvi.KSD(particles=PARTICLES, critic=CRITIC),
     **LINEAR_METHODS,
-    PRINTED: GPVI(
+    PRINTED: gpvi.GPVI(
         generator=LINEAR,
         gradient="functional",
         solver=Helper(width=10, learning_rate=1e-4),
         particles=PARTICLES,
     ),
-    "MF-VI": MeanFieldVI(particles=PARTICLES),
-    "Full-rank VI": FullRankVI(particles=PARTICLES),
-    "Spline flow": NormalizingFlow("spline", particles=PARTICLES),
-    "Planar flow": NormalizingFlow("planar", particles=PARTICLES),
-    "Pathfinder": Pathfinder(),
-    "Deep ensemble": DeepEnsemble(members=PARTICLES),
-    "HMC": HMC(),
-    "NUTS": NUTS(),
+    "MF-VI": gpvi.MeanFieldVI(particles=PARTICLES),
+    "Full-rank VI": gpvi.FullRankVI(particles=PARTICLES),
+    "Spline flow": gpvi.NormalizingFlow("spline", particles=PARTICLES),
+    "Planar flow": gpvi.NormalizingFlow("planar", particles=PARTICLES),
+    "Pathfinder": gpvi.Pathfinder(),
+    "Deep ensemble": gpvi.DeepEnsemble(members=PARTICLES),
+    "HMC": gpvi.HMC(),
+    "NUTS": gpvi.NUTS(),
 }
 """One line per row of the table; the learning rates are the methods' defaults, which `best` decays."""
 
 PAPER_METHODS: dict[str, Method] = {
-    "MF-VI": MeanFieldVI(particles=PARTICLES, gradient="pathwise"),
-    "HMC": HMC(leapfrogs=25, step_size=5e-4, jitter=0.0, warmup=20_000, draws=5_000),
+    "MF-VI": gpvi.MeanFieldVI(particles=PARTICLES, gradient="pathwise"),
+    "HMC": gpvi.HMC(leapfrogs=25, step_size=5e-4, jitter=0.0, warmup=20_000, draws=5_000),
 }
 """Methods published with settings other than those we recommend."""
 UNPUBLISHED = ("Full-rank VI", "Spline flow", "Planar flow", "Pathfinder", "NUTS")
@@ -165,12 +145,12 @@ def regression(seed: int) -> KnownGaussian:
     inputs = rng.standard_normal((DATA, DIMENSIONS))
     coefficients = rng.uniform(0, 1, DIMENSIONS) + 5
     outputs = inputs @ coefficients + rng.standard_normal(DATA)
-    target = Target(log_likelihood=UnitNoise(), data=(inputs, outputs), dim=DIMENSIONS)
+    target = gpvi.Target(log_likelihood=UnitNoise(), data=(inputs, outputs), dim=DIMENSIONS)
     covariance = np.linalg.inv(inputs.T @ inputs)
     return KnownGaussian(target, covariance @ inputs.T @ outputs, covariance)
 
 
-class BayesianLinearRegression:
+class BayesianLinearRegression(Experiment[Recipe]):
     """Table 2."""
 
     name = "blr"
@@ -186,36 +166,30 @@ class BayesianLinearRegression:
         "the flat prior of the exact posterior, also MF-VI: the appendix gives it a mixture with a component of zero "
         "width."
     )
-    cases: Mapping[str, str] = MappingProxyType({"": "posterior of the coefficients"})
+    cases = MappingProxyType({"": "posterior of the coefficients"})
     metrics = (
-        Metric(
-            "mean_error",
-            "μ error",
-            "relative error of the mean of the whole approximate posterior",
-            better="lower",
+        lower(
+            "mean_error", "μ error", "relative error of the mean of the whole approximate posterior"
         ),
-        Metric("covariance_error", "Σ error", "relative error of its covariance", better="lower"),
-        Metric(
+        lower("covariance_error", "Σ error", "relative error of its covariance"),
+        lower(
             "mean_error_samples",
             "μ error",
             f"relative error of the mean of {PARTICLES} draws",
             floor="mean_floor",
-            better="lower",
         ),
-        Metric(
+        lower(
             "covariance_error_samples",
             "Σ error",
             f"relative error of the covariance of {PARTICLES} draws",
             floor="covariance_floor",
-            better="lower",
         ),
         Metric("mean_floor", "μ floor", f"average error of {PARTICLES} exact draws"),
         Metric("covariance_floor", "Σ floor", f"average error of {PARTICLES} exact draws"),
-        Metric(
+        lower(
             "residual",
             "residual",
             "E‖Jᵀh − ∇k‖² / E‖∇k‖² of the helper network, mean of the last hundredth of the steps",
-            better="lower",
         ),
         SECONDS,
     )
@@ -257,29 +231,17 @@ class BayesianLinearRegression:
             if label not in left_out
         }
 
-    def run(
-        self, label: str, preset: str, seeds: Sequence[int], progress: bool | Meter = True
-    ) -> Record:
+    def measure(self, results: Results[Recipe]) -> None:
         """Train all seeds side by side, and compare with the exact posterior."""
-        found = Measurements(self, label, preset, seeds)
-        problems = [regression(seed) for seed in seeds]
-        recipe = found.recipe
-        with quietly():
-            posteriors = fit_seeds(
-                [problem.target for problem in problems],
-                recipe.method,
-                key=jax.random.key(seeds[0]),
-                steps=recipe.steps,
-                optimizer=recipe.optimizer(),
-                batch_size=recipe.batch_size,
-                progress=Labelled(progress, f"{self.name} · {label}"),
-                init=recipe.start,
-                checkpoint=next_place(),
-            )
+        seeds, problems = results.seeds, [regression(seed) for seed in results.seeds]
+        posteriors = results.recipe.fit_seeds(
+            [problem.target for problem in problems],
+            key=jax.random.key(seeds[0]),
+            progress=results.meter(),
+        )
         for seed, problem, posterior in zip(seeds, problems, posteriors, strict=True):
-            found.follow(posterior.training)
-            found.add(measured(problem, posterior, seed))
-        return found.record()
+            results.follow(posterior.training)
+            results.add(measured(problem, posterior, seed))
 
 
 def _recipe(label: str, method: Method, preset: str) -> Recipe:
@@ -292,17 +254,17 @@ def _recipe(label: str, method: Method, preset: str) -> Recipe:
     if preset == "paper":
         method = dataclasses.replace(method, learning_rate=PAPER_LEARNING_RATE)  # pyright: ignore[reportArgumentType, reportCallIssue]
         return Recipe(method, steps, "constant", BATCH, start=None)
-    if isinstance(method, NormalizingFlow):
+    if isinstance(method, gpvi.NormalizingFlow):
         steps = min(steps, FLOW_STEPS)
     return Recipe(method, steps, batch_size=BATCH, start=None)
 
 
-def measured(problem: KnownGaussian, posterior: Posterior, seed: int) -> dict[str, float]:
+def measured(problem: KnownGaussian, posterior: gpvi.Posterior, seed: int) -> dict[str, float]:
     """All errors of one seed."""
     values = final_residual(posterior)
-    found = moments(posterior, seed)
-    if found is not None:
-        values["mean_error"], values["covariance_error"] = relative_errors(problem, *found)
+    exact = moments(posterior, seed)
+    if exact is not None:
+        values["mean_error"], values["covariance_error"] = relative_errors(problem, *exact)
     draws = np.asarray(posterior.sample(PARTICLES, key=jax.random.key(seed)), np.float64)
     mean, covariance = sample_errors(problem, draws)
     mean_floor, covariance_floor = exact_sample_errors(problem, seed)

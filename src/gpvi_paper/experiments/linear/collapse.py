@@ -11,7 +11,6 @@ point is exact for a regular simplex, which has room where d ≥ n − 1; below 
 """
 
 import math
-from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import jax
@@ -19,15 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Scalar
 
-from gpvi import generators
-from gpvi.errors import quietly
-from gpvi.methods import GPVI, SVGD
-from gpvi.progress import Meter
-from gpvi.targets.target import Target
-from gpvi.training.fit import fit_seeds
-from gpvi_paper.experiments.base import Labelled, Measurements, Metric, Published, Recipe, Table
-from gpvi_paper.experiments.unfinished import next_place
-from gpvi_paper.records import Record
+import gpvi
+from gpvi_paper.experiments.base import Experiment, Metric, Recipe, Results, Table, seconds
 
 DIMENSIONS = (2, 5, 10, 20, 50, 100, 200)
 PARTICLES = (50, 200, 1_000)
@@ -53,9 +45,9 @@ def recipe(label: str, preset: str, particles: int) -> Recipe:
     """The recipe for n particles; GPVI's gradient has no noise at the optimum, so it converges soon."""
     steps = STEPS[preset]
     if label == "SVGD":
-        return Recipe(SVGD(particles=particles), steps, start=None)
-    method = GPVI(
-        generator=generators.FullRank(), gradient="l2", particles=particles, learning_rate=0.02
+        return Recipe(gpvi.SVGD(particles=particles), steps, start=None)
+    method = gpvi.GPVI(
+        generator=gpvi.generators.FullRank(), gradient="l2", particles=particles, learning_rate=0.02
     )
     return Recipe(method, max(1, steps * 2 // 5), start=None)
 
@@ -63,7 +55,7 @@ def recipe(label: str, preset: str, particles: int) -> Recipe:
 LABELS = ("SVGD", "GPVI (full-rank generator)")
 
 
-class VarianceCollapse:
+class VarianceCollapse(Experiment[Recipe]):
     """Beyond the paper."""
 
     name = "collapse"
@@ -75,7 +67,7 @@ class VarianceCollapse:
         "Training starts from N(0, I), a ratio of 4. The theory is the fixed point of SVGD with the median rule when "
         "all distances are equal, n log n / ((n − 1) d)."
     )
-    cases: Mapping[str, str] = MappingProxyType({f"n{n}": f"n = {n:,}" for n in PARTICLES})
+    cases = MappingProxyType({f"n{n}": f"n = {n:,}" for n in PARTICLES})
     metrics = (
         *(
             Metric(
@@ -87,13 +79,7 @@ class VarianceCollapse:
             Metric(f"theory_d{d}", f"d = {d}", f"SVGD's fixed point at equal distances, d = {d}")
             for d in DIMENSIONS
         ),
-        Metric(
-            "seconds",
-            "seconds",
-            "training time of all seeds and dimensions",
-            style="seconds",
-            better="lower",
-        ),
+        seconds("training time of all seeds and dimensions"),
     )
     tables = (
         Table(
@@ -108,7 +94,6 @@ class VarianceCollapse:
         ),
     )
     headline = (f"variance_d{DIMENSIONS[-1]}",)
-    published: Mapping[str, Mapping[str, Published]] = MappingProxyType({})
 
     def recipes(self, preset: str) -> dict[str, Recipe]:
         """The methods with the most particles; `run` goes through all numbers of them. The paper has none."""
@@ -116,26 +101,18 @@ class VarianceCollapse:
             return {}
         return {label: recipe(label, preset, PARTICLES[-1]) for label in LABELS}
 
-    def run(
-        self, label: str, preset: str, seeds: Sequence[int], progress: bool | Meter = True
-    ) -> Record:
+    def measure(self, results: Results[Recipe]) -> None:
         """Train all seeds side by side for each dimension and each number of particles."""
-        found = Measurements(self, label, preset, seeds)
-        dimensions, numbers = FEW.get(preset, (DIMENSIONS, PARTICLES))
+        seeds = results.seeds
+        dimensions, numbers = FEW.get(results.preset, (DIMENSIONS, PARTICLES))
         for n in numbers:
-            chosen = recipe(label, preset, n)
             rows: list[dict[str, float]] = [{"seconds": 0.0} for _ in seeds]
             for dim in dimensions:
-                with quietly():
-                    posteriors = fit_seeds(
-                        [Target(log_density, dim=dim)] * len(seeds),
-                        chosen.method,
-                        key=jax.random.fold_in(jax.random.key(seeds[0]), dim),
-                        steps=chosen.steps,
-                        progress=Labelled(progress, f"{self.name} · {label} · d = {dim}, n = {n}"),
-                        init=chosen.start,
-                        checkpoint=next_place(),
-                    )
+                posteriors = recipe(results.label, results.preset, n).fit_seeds(
+                    [gpvi.Target(log_density, dim=dim)] * len(seeds),
+                    key=jax.random.fold_in(jax.random.key(seeds[0]), dim),
+                    progress=results.meter(f"d = {dim}, n = {n}"),
+                )
                 for row, seed, posterior in zip(rows, seeds, posteriors, strict=True):
                     count = FRESH if posterior.method.generative else n
                     draws = posterior.sample(count, key=jax.random.key(seed))
@@ -144,5 +121,4 @@ class VarianceCollapse:
                     row[f"theory_d{dim}"] = collapsed_variance(n, dim)
                     row["seconds"] += posterior.training.seconds
             for row in rows:
-                found.add(row, f"n{n}")
-        return found.record()
+                results.add(row, f"n{n}")

@@ -6,7 +6,6 @@ widest directions, is shown with KL(N(b, WWᵀ) ‖ N(0, AAᵀ)), which counts e
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
 
@@ -15,13 +14,17 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Scalar
 
-from gpvi.errors import quietly
-from gpvi.methods import GPVI
-from gpvi.posterior.posterior import Posterior
-from gpvi.progress import Meter
-from gpvi.targets.target import Target
-from gpvi.training.fit import fit_seeds
-from gpvi_paper.experiments.base import Labelled, Measurements, Metric, Published, Recipe, Table
+import gpvi
+from gpvi_paper.experiments.base import (
+    Experiment,
+    Metric,
+    Published,
+    Recipe,
+    Results,
+    Table,
+    lower,
+    seconds,
+)
 from gpvi_paper.experiments.linear.gaussians import (
     LINEAR_METHODS,
     PAPER_LEARNING_RATE,
@@ -32,8 +35,6 @@ from gpvi_paper.experiments.linear.gaussians import (
     moments,
     relative_covariance_error,
 )
-from gpvi_paper.experiments.unfinished import next_place
-from gpvi_paper.records import Record
 
 Law = Literal["uniform", "normal"]
 DIMENSIONS = (2, 5)
@@ -73,7 +74,7 @@ def gaussian(dim: int, law: Law, seed: int) -> KnownGaussian:
     factor = rng.uniform(0, 1, shape) if law == "uniform" else rng.standard_normal(shape)
     covariance = factor @ factor.T
     precision = np.linalg.inv(covariance)
-    target = Target(
+    target = gpvi.Target(
         log_likelihood=CentredGaussian(), data=(precision + precision.T)[None] / 2, dim=dim
     )
     return KnownGaussian(target, np.zeros(dim), covariance)
@@ -84,7 +85,7 @@ def case(dim: int, law: Law) -> str:
     return f"{dim}d_{law}"
 
 
-class DensityEstimation:
+class DensityEstimation(Experiment[Recipe]):
     """Table 1."""
 
     name = "density"
@@ -101,7 +102,7 @@ class DensityEstimation:
         "inverse took the Jacobian at the wrong noise and was then overwritten by the helper's output, so its figure "
         "is not for an exact Jacobian; ours is."
     )
-    cases: Mapping[str, str] = MappingProxyType(
+    cases = MappingProxyType(
         {
             case(dim, law): f"{dim} dimensions, A ~ {symbol}(0, 1)"
             for law, symbol in zip(LAWS, "UN", strict=True)
@@ -109,28 +110,17 @@ class DensityEstimation:
         }
     )
     metrics = (
-        Metric(
-            "max_error", "Σ error, largest", "max |WWᵀ − Σ|, the authors' reading", better="lower"
-        ),
-        Metric(
-            "covariance_error", "Σ error, relative", "‖WWᵀ − Σ‖ / ‖Σ‖, Frobenius", better="lower"
-        ),
-        Metric("mean_error", "μ error", "‖b‖ / √tr Σ", better="lower"),
-        Metric("kl", "KL", "KL(N(b, WWᵀ) ‖ N(0, Σ)) in nats", better="lower"),
+        lower("max_error", "Σ error, largest", "max |WWᵀ − Σ|, the authors' reading"),
+        lower("covariance_error", "Σ error, relative", "‖WWᵀ − Σ‖ / ‖Σ‖, Frobenius"),
+        lower("mean_error", "μ error", "‖b‖ / √tr Σ"),
+        lower("kl", "KL", "KL(N(b, WWᵀ) ‖ N(0, Σ)) in nats"),
         Metric("condition", "cond Σ", "the condition number of the target's covariance"),
-        Metric(
+        lower(
             "residual",
             "residual",
             "E‖Jᵀh − ∇k‖² / E‖∇k‖² of the helper network, mean of the last hundredth of the steps",
-            better="lower",
         ),
-        Metric(
-            "seconds",
-            "seconds",
-            "training time of all seeds of one dimension together",
-            "seconds",
-            better="lower",
-        ),
+        seconds("training time of all seeds of one dimension together"),
     )
     tables = (
         Table(
@@ -162,7 +152,7 @@ class DensityEstimation:
     def recipes(self, preset: str) -> dict[str, Recipe]:
         """The same methods everywhere; `paper` keeps the learning rate constant, `best` has the default method too."""
         if preset != "paper":
-            default = {"GPVI (default)": Recipe(GPVI())} if preset == "best" else {}
+            default = {"GPVI (default)": Recipe(gpvi.GPVI())} if preset == "best" else {}
             return default | {
                 label: Recipe(method, STEPS[preset], start=None)
                 for label, method in LINEAR_METHODS.items()
@@ -177,37 +167,27 @@ class DensityEstimation:
             for label, method in LINEAR_METHODS.items()
         }
 
-    def run(
-        self, label: str, preset: str, seeds: Sequence[int], progress: bool | Meter = True
-    ) -> Record:
-        """Train all seeds and laws of a dimension side by side, and compare with the covariance known."""
-        found = Measurements(self, label, preset, seeds)
-        recipe = found.recipe
+    def measure(self, results: Results[Recipe]) -> None:
+        """Train all seeds and laws of a dimension side by side, and compare with the known covariance."""
+        seeds = results.seeds
         for dim in DIMENSIONS:
-            lanes: list[tuple[Law, int]] = [(law, seed) for law in LAWS for seed in seeds]
-            problems = [gaussian(dim, law, seed) for law, seed in lanes]
-            with quietly():
-                posteriors = fit_seeds(
-                    [problem.target for problem in problems],
-                    recipe.method,
-                    key=jax.random.fold_in(jax.random.key(seeds[0]), dim),
-                    steps=recipe.steps,
-                    optimizer=recipe.optimizer(),
-                    progress=Labelled(progress, f"{self.name} · {label} · d = {dim}"),
-                    init=recipe.start,
-                    checkpoint=next_place(),
-                )
-            for (law, seed), problem, posterior in zip(lanes, problems, posteriors, strict=True):
-                found.follow(posterior.training, case(dim, law))
-                found.add(measured(problem, posterior, seed), case(dim, law))
-        return found.record()
+            pairs: list[tuple[Law, int]] = [(law, seed) for law in LAWS for seed in seeds]
+            problems = [gaussian(dim, law, seed) for law, seed in pairs]
+            posteriors = results.recipe.fit_seeds(
+                [problem.target for problem in problems],
+                key=jax.random.fold_in(jax.random.key(seeds[0]), dim),
+                progress=results.meter(f"d = {dim}"),
+            )
+            for (law, seed), problem, posterior in zip(pairs, problems, posteriors, strict=True):
+                results.follow(posterior.training, case(dim, law))
+                results.add(measured(problem, posterior, seed), case(dim, law))
 
 
-def measured(problem: KnownGaussian, posterior: Posterior, seed: int) -> dict[str, float]:
+def measured(problem: KnownGaussian, posterior: gpvi.Posterior, seed: int) -> dict[str, float]:
     """All errors of one seed."""
-    found = moments(posterior, seed)
-    assert found is not None
-    mean, covariance = found
+    known = moments(posterior, seed)
+    assert known is not None
+    mean, covariance = known
     affine = posterior.generator.constant_head
     exact = {"kl": divergence(problem, mean, covariance)} if affine else {}
     return {

@@ -7,40 +7,34 @@ gradient and with possible remedies.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Literal
 
 import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, Scalar
 
+import gpvi
 from gpvi.diagnostics.folding import conditioning
-from gpvi.errors import quietly
 from gpvi.generators import AbstractGenerator
 from gpvi.generators.noise import log_standard_normal
 from gpvi.kernels import RBF, Noise, OnNoise
-from gpvi.methods import GPVI
-from gpvi.progress import Meter
-from gpvi.targets.target import Target
-from gpvi.training.fit import fit
-from gpvi.training.loop import Event
 from gpvi.training.program import chunk_length
-from gpvi_paper.experiments.base import Labelled, Measurements, Metric, Published, Recipe, Table
+from gpvi_paper.experiments.base import Experiment, Recipe, Results, Table, lower, seconds
 from gpvi_paper.experiments.energy import POTENTIALS, reference
-from gpvi_paper.records import Record
 
 CASE = "sinusoid"
 STEPS = {"best": 5_000, "demo": 1_000, "smoke": 50}
 DRAWS = 4_000
-ALONE = GPVI(gradient="functional", particles=100, pathwise_share=0.0, learning_rate=1e-3)
+ALONE = gpvi.GPVI(gradient="functional", particles=100, pathwise_share=0.0, learning_rate=1e-3)
 
 
-def _narrow(factor: float) -> GPVI:
+def _narrow(factor: float) -> gpvi.GPVI:
     return dataclasses.replace(ALONE, kernel=OnNoise("head", RBF(Noise(factor))))
 
 
-RECIPES: dict[str, tuple[GPVI, str]] = {
+RECIPES: dict[str, tuple[gpvi.GPVI, Literal["constant", "decaying"]]] = {
     "functional, constant rate": (ALONE, "constant"),
     "functional": (ALONE, "decaying"),
     "functional, bandwidth × 0.1": (_narrow(0.1), "decaying"),
@@ -52,7 +46,7 @@ RECIPES: dict[str, tuple[GPVI, str]] = {
 
 @eqx.filter_jit
 def progress_of(
-    generator: AbstractGenerator, target: Target, key: PRNGKeyArray
+    generator: AbstractGenerator, target: gpvi.Target, key: PRNGKeyArray
 ) -> tuple[Scalar, Scalar]:
     """The ELBO and the conditioning of J now."""
     z = jax.random.normal(key, (DRAWS, generator.dim))
@@ -61,7 +55,7 @@ def progress_of(
     return elbo.mean(), conditioning(generator, z[:64])
 
 
-class FunctionalDrift:
+class FunctionalDrift(Experiment[Recipe]):
     """Beyond the paper."""
 
     name = "drift"
@@ -73,25 +67,14 @@ class FunctionalDrift:
         "A decaying rate or a narrower kernel delays this; interleaved pathwise steps prevent it, and "
         "the pathwise gradient alone is better still."
     )
-    cases: Mapping[str, str] = MappingProxyType({"": "Sinusoid"})
+    cases = MappingProxyType({"": "Sinusoid"})
     metrics = (
-        Metric(
-            "kl_min", "lowest KL", "the lowest KL(q‖p) during training, in nats", better="lower"
+        lower("kl_min", "lowest KL", "the lowest KL(q‖p) during training, in nats"),
+        lower("kl_end", "final KL", "KL(q‖p) at the end, in nats"),
+        lower(
+            "condition_end", "cond J", "the largest condition number of J over 64 draws at the end"
         ),
-        Metric("kl_end", "final KL", "KL(q‖p) at the end, in nats", better="lower"),
-        Metric(
-            "condition_end",
-            "cond J",
-            "the largest condition number of J over 64 draws at the end",
-            better="lower",
-        ),
-        Metric(
-            "seconds",
-            "seconds",
-            "training time of one seed, including compilation",
-            "seconds",
-            better="lower",
-        ),
+        seconds("training time of one seed, including compilation"),
     )
     tables = (
         Table(
@@ -101,53 +84,42 @@ class FunctionalDrift:
         ),
     )
     headline = ("kl_end",)
-    published: Mapping[str, Mapping[str, Published]] = MappingProxyType({})
 
     def recipes(self, preset: str) -> dict[str, Recipe]:
         """One recipe per remedy; the paper has none."""
         if preset == "paper":
             return {}
         return {
-            label: Recipe(
-                method,
-                STEPS[preset],
-                "constant" if schedule == "constant" else "decaying",
-                start=None,
-            )
+            label: Recipe(method, STEPS[preset], schedule, start=None)
             for label, (method, schedule) in RECIPES.items()
         }
 
-    def run(
-        self, label: str, preset: str, seeds: Sequence[int], progress: bool | Meter = True
-    ) -> Record:
-        """Train with each seed, and look at the KL after each chunk of steps."""
-        found = Measurements(self, label, preset, seeds)
-        recipe, steps = found.recipe, STEPS[preset]
-        target, log_normaliser = Target(POTENTIALS[CASE], dim=2), reference(CASE).log_normaliser
-        for seed in seeds:
+    def measure(self, results: Results[Recipe]) -> None:
+        """Train with each seed, and compute the KL after each chunk of steps."""
+        target, log_normaliser = (
+            gpvi.Target(POTENTIALS[CASE], dim=2),
+            reference(CASE).log_normaliser,
+        )
+        for seed in results.seeds:
             fit_key, look_key = jax.random.split(jax.random.key(seed))
-            seen: list[tuple[float, float]] = []
+            measured: list[tuple[float, float]] = []
 
-            def look(event: Event, seen: list = seen, key: Array = look_key) -> None:
+            def look(event: gpvi.Event, measured: list = measured, key: Array = look_key) -> None:
                 elbo, condition = progress_of(event.state.learner.model, target, key)
-                seen.append((log_normaliser - float(elbo), float(condition)))
+                measured.append((log_normaliser - float(elbo), float(condition)))
 
-            with quietly():
-                posterior = fit(
-                    target,
-                    recipe.method,
-                    key=fit_key,
-                    steps=steps,
-                    optimizer=recipe.optimizer(),
-                    progress=Labelled(progress, f"{label} · seed {seed}"),
-                    callbacks=[look],
-                    init=recipe.start,
-                )
-            kl, condition = np.array(seen).T
-            each = chunk_length(steps)[0]
+            posterior = results.recipe.fit(
+                target,
+                key=fit_key,
+                progress=results.meter(f"seed {seed}"),
+                callbacks=[look],
+                checkpoint=None,
+            )
+            kl, condition = np.array(measured).T
+            each = chunk_length(STEPS[results.preset])[0]
             along = {"kl": np.repeat(kl, each), "conditioning": np.repeat(condition, each)}
-            found.follow(dataclasses.replace(posterior.training, history=along))
-            found.add(
+            results.follow(dataclasses.replace(posterior.training, history=along))
+            results.add(
                 {
                     "kl_min": float(kl.min()),
                     "kl_end": float(kl[-1]),
@@ -155,4 +127,3 @@ class FunctionalDrift:
                     "seconds": posterior.training.seconds,
                 }
             )
-        return found.record()

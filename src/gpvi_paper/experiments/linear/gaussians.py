@@ -6,39 +6,37 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpvi import generators
+import gpvi
 from gpvi.directions import KSDDirection
-from gpvi.methods import GPVI, AmortizedGFSD, AmortizedGFSF, AmortizedKSD, AmortizedSVGD, Method
+from gpvi.methods import Method
 from gpvi.methods.carriers import Chains, Particles
-from gpvi.posterior.posterior import Posterior
-from gpvi.solvers.helper import Helper
-from gpvi.targets.target import Target
+from gpvi.solvers import Helper
 
 PARTICLES = 100
 MANY_DRAWS = 100_000
 """Draws of a flow for its moments."""
 FLOOR_REPLICATES = 200
 PAPER_LEARNING_RATE = 1e-3
-LINEAR = generators.Linear()
+LINEAR = gpvi.generators.Linear()
 CRITIC = KSDDirection(hidden_width=100, hidden_layers=1, penalty=10.0, learning_rate=1e-3)
 """The appendix' critic."""
 
 LINEAR_METHODS: dict[str, Method] = {
-    "Amortized SVGD": AmortizedSVGD(generator=LINEAR, particles=PARTICLES),
-    "Amortized GFSF": AmortizedGFSF(generator=LINEAR, particles=PARTICLES),
-    "Amortized GFSD": AmortizedGFSD(generator=LINEAR, particles=PARTICLES),
-    "Amortized KSD": AmortizedKSD(generator=LINEAR, particles=PARTICLES, critic=CRITIC),
-    "GPVI (functional, helper)": GPVI(
+    "Amortized SVGD": gpvi.AmortizedSVGD(generator=LINEAR, particles=PARTICLES),
+    "Amortized GFSF": gpvi.AmortizedGFSF(generator=LINEAR, particles=PARTICLES),
+    "Amortized GFSD": gpvi.AmortizedGFSD(generator=LINEAR, particles=PARTICLES),
+    "Amortized KSD": gpvi.AmortizedKSD(generator=LINEAR, particles=PARTICLES, critic=CRITIC),
+    "GPVI (functional, helper)": gpvi.GPVI(
         generator=LINEAR,
         gradient="functional",
         solver=Helper(width=100, learning_rate=1e-4),
         particles=PARTICLES,
     ),
-    "GPVI (functional, exact Jacobian)": GPVI(
+    "GPVI (functional, exact Jacobian)": gpvi.GPVI(
         generator=LINEAR, gradient="functional", solver="block", particles=PARTICLES
     ),
-    "GPVI (pathwise)": GPVI(generator=LINEAR, gradient="pathwise", particles=PARTICLES),
-    "GPVI (l2)": GPVI(generator=LINEAR, gradient="l2", particles=PARTICLES),
+    "GPVI (pathwise)": gpvi.GPVI(generator=LINEAR, gradient="pathwise", particles=PARTICLES),
+    "GPVI (l2)": gpvi.GPVI(generator=LINEAR, gradient="l2", particles=PARTICLES),
 }
 """Every way here to train x = Wz + b; the learning rates are the methods' own defaults, which `best` decays."""
 
@@ -46,7 +44,7 @@ LINEAR_METHODS: dict[str, Method] = {
 class KnownGaussian(NamedTuple):
     """A target, and the N(mean, covariance) that it is."""
 
-    target: Target
+    target: gpvi.Target
     mean: np.ndarray
     covariance: np.ndarray
 
@@ -92,7 +90,7 @@ def exact_sample_errors(problem: KnownGaussian, seed: int) -> tuple[float, float
     return float(errors[0]), float(errors[1])
 
 
-def moments(posterior: Posterior, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
+def moments(posterior: gpvi.Posterior, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Mean f(0) and covariance JJᵀ of an affine generator, those of many draws of a flow or of all draws of chains.
 
     None for particles: there are no more than the `PARTICLES` that are measured anyway.
@@ -111,7 +109,7 @@ def moments(posterior: Posterior, seed: int) -> tuple[np.ndarray, np.ndarray] | 
     return np.asarray(generator(origin), np.float64), jacobian @ jacobian.T
 
 
-def final_residual(posterior: Posterior) -> dict[str, float]:
+def final_residual(posterior: gpvi.Posterior) -> dict[str, float]:
     """The residual that the solver left in the last hundredth of the steps; nothing where it is exact."""
     residuals = posterior.training.history.get("residual")
     if residuals is None or not residuals.any():

@@ -8,7 +8,6 @@ Here every system J(z′)ᵀy = ∇_{z′}k(z′, z) is solved from y = 0, to a 
 import dataclasses
 import math
 import time
-from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import equinox as eqx
@@ -17,19 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
-from gpvi.errors import quietly
+import gpvi
 from gpvi.generators.gaussian import LinearMap
 from gpvi.kernels import OnNoise
-from gpvi.methods import GPVI
-from gpvi.progress import Meter
-from gpvi.solvers import ExactSolver, Solver, as_solver
+from gpvi.solvers import ExactSolver, Helper, Iterative, Solver, as_solver
 from gpvi.solvers.base import transposed_product
-from gpvi.solvers.helper import Helper
-from gpvi.solvers.iterative import Iterative, bicgstab
-from gpvi.training.fit import fit
-from gpvi.training.loop import Event
+from gpvi.solvers.iterative import bicgstab
 from gpvi.training.program import chunk_length
-from gpvi_paper.experiments.base import Labelled, Measurements, Metric, Published, Recipe, Table
+from gpvi_paper.experiments.base import Experiment, Recipe, Results, Table, lower
 from gpvi_paper.experiments.linear.blr import BATCH, DATA, DIMENSIONS, regression
 from gpvi_paper.experiments.linear.gaussians import (
     LINEAR,
@@ -38,12 +32,12 @@ from gpvi_paper.experiments.linear.gaussians import (
     KnownGaussian,
     relative_errors,
 )
-from gpvi_paper.records import Record, significant
+from gpvi_paper.records import significant
 
 STEPS = {"paper": 50_000, "best": 50_000, "demo": 5_000, "smoke": 100}
 TOLERANCE = 1e-6
 ITERATIONS = 4 * DIMENSIONS
-"""Maximum iterations of BiCGSTAB; without rounding d are enough."""
+"""Maximum number of iterations of BiCGSTAB; without rounding, d would be enough."""
 SOLVED = 1e-5
 """The residual at which a solve counts as done: float32 ends slightly above the tolerance."""
 TIMINGS = 7
@@ -120,7 +114,7 @@ def solving_time(solver: Solver, state: PyTree, generator: LinearMap, systems: S
     return 1_000 * float(np.median(times[1:]))
 
 
-class LinearSolvers:
+class LinearSolvers(Experiment[Recipe]):
     """Appendix C."""
 
     name = "solvers"
@@ -134,42 +128,25 @@ class LinearSolvers:
         "here. Errors are measured during training on "
         f"{PARTICLES} × {PARTICLES} fresh systems, against LU in float64."
     )
-    cases: Mapping[str, str] = MappingProxyType({"": "posterior of the coefficients"})
+    cases = MappingProxyType({"": "posterior of the coefficients"})
     metrics = (
-        Metric(
-            "product_error",
-            "error of J⁻ᵀ∇k",
-            "‖y − J⁻ᵀ∇k‖ / ‖J⁻ᵀ∇k‖ over all systems, at the end",
-            better="lower",
+        lower(
+            "product_error", "error of J⁻ᵀ∇k", "‖y − J⁻ᵀ∇k‖ / ‖J⁻ᵀ∇k‖ over all systems, at the end"
         ),
-        Metric(
-            "residual", "residual", "‖Jᵀy − ∇k‖ / ‖∇k‖ over all systems, at the end", better="lower"
-        ),
-        Metric(
-            "mean_error",
-            "μ error",
-            "relative error of the mean of the approximate posterior",
-            better="lower",
-        ),
-        Metric("covariance_error", "Σ error", "relative error of its covariance", better="lower"),
-        Metric(
+        lower("residual", "residual", "‖Jᵀy − ∇k‖ / ‖∇k‖ over all systems, at the end"),
+        lower("mean_error", "μ error", "relative error of the mean of the approximate posterior"),
+        lower("covariance_error", "Σ error", "relative error of its covariance"),
+        lower(
             "iterations",
             "iterations",
             f"iterations until the residual is below {SOLVED:g}, if reached",
-            better="lower",
         ),
-        Metric(
+        lower(
             "milliseconds",
             "ms to solve",
             f"time for {PARTICLES} × {PARTICLES} systems, compiled; median of {TIMINGS}",
-            better="lower",
         ),
-        Metric(
-            "step_milliseconds",
-            "ms per step",
-            "training time per step, including compilation",
-            better="lower",
-        ),
+        lower("step_milliseconds", "ms per step", "training time per step, including compilation"),
     )
     tables = (
         Table(
@@ -187,15 +164,14 @@ class LinearSolvers:
         ),
     )
     headline = ("covariance_error", "product_error")
-    published: Mapping[str, Mapping[str, Published]] = MappingProxyType({})
 
     def recipes(self, preset: str) -> dict[str, Recipe]:
         """One recipe to a solver; `paper` keeps the learning rate constant."""
         constant = preset == "paper"
-        rate = PAPER_LEARNING_RATE if constant else GPVI().learning_rate
+        rate = PAPER_LEARNING_RATE if constant else gpvi.GPVI().learning_rate
         return {
             label: Recipe(
-                GPVI(
+                gpvi.GPVI(
                     generator=LINEAR,
                     gradient="functional",
                     solver=solver,
@@ -210,46 +186,37 @@ class LinearSolvers:
             for label, solver in SOLVERS.items()
         }
 
-    def run(
-        self, label: str, preset: str, seeds: Sequence[int], progress: bool | Meter = True
-    ) -> Record:
+    def measure(self, results: Results[Recipe]) -> None:
         """Train with each seed, and measure the solver and the posterior after each chunk of steps."""
-        found = Measurements(self, label, preset, seeds)
-        recipe, solver = found.recipe, SOLVERS[label]
-        for seed in seeds:
+        for seed in results.seeds:
             problem = regression(seed)
             fit_key, look_key = jax.random.split(jax.random.key(seed))
-            watch = Watch(solver, problem, Systems.draw(PARTICLES, DIMENSIONS, key=look_key))
-            with quietly():
-                posterior = fit(
-                    problem.target,
-                    recipe.method,
-                    key=fit_key,
-                    steps=recipe.steps,
-                    optimizer=recipe.optimizer(),
-                    batch_size=recipe.batch_size,
-                    progress=Labelled(progress, f"{self.name} · {label} · seed {seed}"),
-                    callbacks=[watch],
-                    init=recipe.start,
-                )
+            systems = Systems.draw(PARTICLES, DIMENSIONS, key=look_key)
+            watch = Watch(SOLVERS[results.label], problem, systems)
+            posterior = results.recipe.fit(
+                problem.target,
+                key=fit_key,
+                progress=results.meter(f"seed {seed}"),
+                callbacks=[watch],
+                checkpoint=None,
+            )
             training = posterior.training
-            found.follow(dataclasses.replace(training, history=watch.along(training.planned)))
+            results.follow(dataclasses.replace(training, history=watch.along(training.planned)))
             per_step = {"step_milliseconds": 1_000 * training.seconds / training.steps}
-            found.add(watch.seen[-1] | watch.cost() | per_step)
-            if seed == seeds[0] and watch.iterates:
-                found.arrays["residual_by_iteration"] = watch.by_iteration()
-        return found.record()
+            results.add(watch.measured[-1] | watch.cost() | per_step)
+            if seed == results.seeds[0] and watch.iterates:
+                results.arrays["residual_by_iteration"] = watch.by_iteration()
 
 
 class Watch:
-    """A callback that measures the solver and the posterior, and keeps what it sees."""
+    """A callback that measures the solver and the posterior after each chunk of steps."""
 
     def __init__(self, solver: Solver, problem: KnownGaussian, systems: Systems):
         self.solver, self.problem, self.systems = solver, problem, systems
-        self.seen: list[dict[str, float]] = []
+        self.measured: list[dict[str, float]] = []
 
-    def __call__(self, event: Event) -> None:
-        """Look at the state after a chunk."""
+    def __call__(self, event: gpvi.Event) -> None:
+        """Measure the present state."""
         generator, self._state = event.state.learner.model, event.state.auxiliary
         assert isinstance(generator, LinearMap)
         self._generator = generator
@@ -257,7 +224,7 @@ class Watch:
         error, residual = product_error(y, generator, self.systems)
         weight, bias = (np.asarray(a, np.float64) for a in (generator.weight, generator.bias))
         mean_error, covariance_error = relative_errors(self.problem, bias, weight @ weight.T)
-        self.seen.append(
+        self.measured.append(
             {
                 "product_error": error,
                 "residual": residual,
@@ -270,8 +237,8 @@ class Watch:
         """The recorded values, one per step."""
         each = chunk_length(steps)[0]
         return {
-            name: np.repeat([seen[name] for seen in self.seen], each)[:steps]
-            for name in self.seen[0]
+            name: np.repeat([values[name] for values in self.measured], each)[:steps]
+            for name in self.measured[0]
         }
 
     @property

@@ -24,7 +24,7 @@ BATCH = 1_000
 
 
 class Draws(NamedTuple):
-    """Draws of every site, deterministic ones included, and log p − log q where q is known."""
+    """Draws of every site, deterministic ones included, and log p − log q if q is known."""
 
     sites: Sites
     log_ratios: Float[Array, " n"] | None
@@ -32,16 +32,16 @@ class Draws(NamedTuple):
 
 @runtime_checkable
 class Fitted(Protocol):
-    """What a method made of a model."""
+    """A fitted method."""
 
     @property
-    def held(self) -> Draws | None:
-        """Draws that the fit consists of."""
+    def draws(self) -> Draws | None:
+        """The draws that the fit consists of, if it is a set of draws."""
         ...
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the reader."""
+        """Notes for the record."""
         ...
 
     def sample(self, n: int, *, key: PRNGKeyArray) -> Sites:
@@ -49,7 +49,7 @@ class Fitted(Protocol):
         ...
 
     def weighed(self, n: int, *, key: PRNGKeyArray) -> Draws:
-        """n further draws with what is known of their density."""
+        """n further draws, with log p − log q if q is known."""
         ...
 
 
@@ -108,7 +108,7 @@ class NumPyroGuide:
 class GuideFit:
     """A trained guide; log p − log q is the ELBO of one draw."""
 
-    held = None
+    draws = None
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class GuideFit:
         return self._sample(self._params, jax.random.split(key, n))
 
     def weighed(self, n: int, *, key: PRNGKeyArray) -> Draws:
-        """The same draws with their densities."""
+        """The same draws with log p − log q."""
         return Draws(*self._weighed(self._params, jax.random.split(key, n)))
 
 
@@ -181,17 +181,17 @@ class NumPyroNUTS:
 
 
 class ChainFit:
-    """Chains that have been sampled, and may go on."""
+    """Chains that have been sampled and can be continued."""
 
     def __init__(self, chains: Any, again: Callable[[int], Any], arguments: Arguments):
         self._chains, self._again, self._arguments = chains, again, arguments
         self._further: dict[int, Any] = {}
-        self.held = Draws(jax.block_until_ready(chains.get_samples()), None)
+        self.draws = Draws(jax.block_until_ready(chains.get_samples()), None)
         divergent = int(chains.get_extra_fields()["diverging"].sum())
         self.notes = (f"{divergent} divergent transitions",) if divergent else ()
 
     def sample(self, n: int, *, key: PRNGKeyArray) -> Sites:
-        """The chains go on from where they ended, each by its share of n."""
+        """The chains continue from where they ended, each by its share of n."""
         samples = math.ceil(n / self._chains.num_chains)
         if samples not in self._further:
             self._further[samples] = self._again(samples)
@@ -215,7 +215,7 @@ class ChainFit:
 
 
 def require_numpyro() -> None:
-    """Say what to install."""
+    """Refuse to go on without NumPyro, and say how to install it."""
     try:
         import numpyro  # noqa: F401
     except ImportError as error:
@@ -225,7 +225,7 @@ def require_numpyro() -> None:
 
 
 def _started(run: Callable[[], Any], name: str) -> Any:
-    """`run()`, where NumPyro may find no point to start from."""
+    """`run()`, with an error of ours if NumPyro finds no point to start from."""
     try:
         return run()
     except RuntimeError as error:

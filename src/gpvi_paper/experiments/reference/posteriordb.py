@@ -9,7 +9,7 @@ elimination, whose posterior has tails of index 2 and hence no variance at all.
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -20,18 +20,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, PRNGKeyArray
 
-from gpvi.diagnostics.importance import (
-    effective_share,
-    smoothed_log_weights,
-)
+import gpvi
+from gpvi.diagnostics.importance import effective_share, smoothed_log_weights
 from gpvi.errors import GPVIError, quietly
-from gpvi.methods import GPVI
-from gpvi.posterior.posterior import Posterior
-from gpvi.progress import Meter, as_meter
-from gpvi.targets.target import Target
-from gpvi.training.fit import fit
 from gpvi_paper.data import posteriordb
-from gpvi_paper.experiments.base import Measurements, Metric, Published, Recipe, Table
+from gpvi_paper.experiments.base import (
+    Metric,
+    ReadsData,
+    Recipe,
+    Results,
+    Table,
+    higher,
+    lower,
+    seconds,
+)
 from gpvi_paper.experiments.reference.peers import (
     ChainFit,
     Draws,
@@ -42,7 +44,6 @@ from gpvi_paper.experiments.reference.peers import (
     Sites,
     require_numpyro,
 )
-from gpvi_paper.records import Record
 
 if TYPE_CHECKING:
     from gpvi_paper.experiments.reference.posteriordb_models import PosteriorModel
@@ -78,7 +79,7 @@ MISLEADING = 0.2
 """A mean with a larger error, in standard deviations, should never be called good."""
 
 
-class PosteriorDB:
+class PosteriorDB(ReadsData[Recipe | Peer]):
     """The bench of posteriors with reference draws."""
 
     name = "posteriordb"
@@ -91,96 +92,48 @@ class PosteriorDB:
         "standard deviations of the reference; a method passes if means are within 0.05, standard deviations "
         "within 5 %, and k̂ ≤ 0.7. Weighted figures use Pareto-smoothed importance weights."
     )
-    cases: Mapping[str, str] = MappingProxyType(CASES)
+    cases = MappingProxyType(CASES)
     metrics = (
-        Metric(
+        higher(
             "passed",
             "passed",
             "means, standard deviations and k̂ within their tolerances",
-            better="higher",
-            style="yes or no",
+            "yes or no",
         ),
-        Metric(
-            "passed_weighted",
-            "passed, weighted",
-            "the same for the weighted draws",
-            better="higher",
-            style="yes or no",
+        higher(
+            "passed_weighted", "passed, weighted", "the same for the weighted draws", "yes or no"
         ),
-        Metric(
-            "k_hat",
-            "k̂",
-            "Pareto shape of the importance ratios; above 0.7 do not trust them",
-            better="lower",
-        ),
-        Metric(
+        lower("k_hat", "k̂", "Pareto shape of the importance ratios; above 0.7 do not trust them"),
+        higher(
             "ess",
             "ESS",
             "effective share of the draws: by importance ratios; for chains the smallest by autocorrelation",
             "share",
-            better="higher",
         ),
-        Metric(
+        lower(
             "mean_error",
             "mean error",
             "the largest |mean − reference|, in standard deviations",
             floor="mean_floor",
-            better="lower",
         ),
-        Metric(
-            "sd_error",
-            "sd error",
-            "the largest |log(sd / reference sd)|",
-            floor="sd_floor",
-            better="lower",
-        ),
-        Metric(
-            "mean_error_weighted",
-            "weighted mean error",
-            "the same for the weighted draws",
-            better="lower",
-        ),
-        Metric(
-            "sd_error_weighted",
-            "weighted sd error",
-            "the same for the weighted draws",
-            better="lower",
-        ),
+        lower("sd_error", "sd error", "the largest |log(sd / reference sd)|", floor="sd_floor"),
+        lower("mean_error_weighted", "weighted mean error", "the same for the weighted draws"),
+        lower("sd_error_weighted", "weighted sd error", "the same for the weighted draws"),
         Metric("mean_floor", "mean floor", "the mean error of the same number of exact draws"),
         Metric("sd_floor", "sd floor", "the sd error of the same number of exact draws"),
-        Metric(
-            "good",
-            "said good",
-            "whether the verdict of diagnose is good",
-            better="higher",
-            style="yes or no",
-        ),
-        Metric(
+        higher("good", "said good", "whether the verdict of diagnose is good", "yes or no"),
+        lower(
             "misled",
             "misled",
             "whether it is good although a mean is off by more than 0.2 sd",
-            better="lower",
-            style="yes or no",
+            "yes or no",
         ),
-        Metric(
-            "seconds",
-            "seconds",
-            "from the model to the fit, including compilation",
-            "seconds",
-            better="lower",
-        ),
-        Metric(
-            "cpu_seconds",
-            "CPU s",
-            "processor time of the same, over all cores",
-            "seconds",
-            better="lower",
-        ),
-        Metric(
+        seconds("from the model to the fit, including compilation"),
+        lower("cpu_seconds", "CPU s", "processor time of the same, over all cores", "seconds"),
+        lower(
             "draw_seconds",
             "s / 1,000",
             "1,000 further draws, after a first call for the same number",
-            better="lower",
         ),
     )
     tables = (
@@ -195,57 +148,47 @@ class PosteriorDB:
             "Pareto-smoothed importance weights, for the methods whose draws have a density.",
         ),
     )
-    headline = ()
-    published: Mapping[str, Mapping[str, Published]] = MappingProxyType({})
 
-    def __init__(self, directory: Path | None = None):
-        self.directory = directory
+    def find(self, directory: Path | None) -> Path:
+        """The database at or below this directory."""
+        return posteriordb.find(directory)
 
-    def reading(self, directory: Path | None) -> "PosteriorDB":
-        """The bench on this copy of posteriordb."""
-        return PosteriorDB(posteriordb.find(directory))
-
-    def recipes(self, preset: str) -> dict[str, Recipe | NumPyroNUTS | NumPyroGuide]:
+    def recipes(self, preset: str) -> dict[str, Recipe | Peer]:
         """The same rows under `best` and, shortened, under `smoke`; the paper has none."""
         if preset not in DRAWS:
             return {}
         guides = ("AutoNormal", "AutoMultivariateNormal", "AutoIAFNormal", "AutoBNAFNormal")
         if preset == "best":
             return {
-                "GPVI (default)": Recipe(GPVI()),
+                "GPVI (default)": Recipe(gpvi.GPVI()),
                 "NUTS": NumPyroNUTS(),
                 **{guide: NumPyroGuide(guide) for guide in guides},
             }
         return {
-            "GPVI (default)": Recipe(GPVI(), steps=200),
+            "GPVI (default)": Recipe(gpvi.GPVI(), steps=200),
             "NUTS": NumPyroNUTS(warmup=100, samples=100),
             **{guide: NumPyroGuide(guide, steps=200, particles=1) for guide in guides},
         }
 
-    def run(
-        self, label: str, preset: str, seeds: Sequence[int], progress: bool | Meter = True
-    ) -> Record:
+    def measure(self, results: Results[Recipe | Peer]) -> None:
         """Fit every posterior with every seed from a cold start, and compare with the reference."""
-        found = Measurements(self, label, preset, seeds)
-        directory = posteriordb.find(self.directory)
-        jobs = [(case, seed) for case in cases_of(preset) for seed in found.seeds]
-        meter = as_meter(progress)
-        meter.start(len(jobs), label)
+        directory, preset, meter = self.find(self.directory), results.preset, results.meter()
+        blank = {metric.key: np.nan for metric in self.metrics}
+        jobs = [(case, seed) for case in cases_of(preset) for seed in results.seeds]
+        meter.start(len(jobs), self.name)
         try:
             for done, (case, seed) in enumerate(jobs):
                 meter.update(done, f"{self.cases[case]}, seed {seed}")
                 problem = Problem.read(directory, case)
                 key = jax.random.fold_in(jax.random.key(seed), list(CASES).index(case))
                 try:
-                    values = measured(found, problem, DRAWS[preset], key=key)
+                    values = measured(results, problem, DRAWS[preset], key=key)
                 except GPVIError as error:
-                    found.note(f"{case}, seed {seed}: {error}")
+                    results.note(f"{case}, seed {seed}: {error}")
                     values = {"passed": 0.0}
-                blank = {metric.key: np.nan for metric in self.metrics}
-                found.add(blank | values, case)
+                results.add(blank | values, case)
         finally:
             meter.close()
-        return found.record()
 
 
 def cases_of(preset: str) -> Sequence[str]:
@@ -272,9 +215,11 @@ class Problem:
         stored, model = posteriordb.read(directory, case), MODELS[case]
         return cls(case, model, model.arguments(stored.data), stored.parameters, stored.draws)
 
-    def target(self) -> Target:
+    def target(self) -> gpvi.Target:
         """The posterior in unconstrained coordinates."""
-        return Target.from_numpyro(partial(self.model.model, **self.arguments), dtype="float64")
+        return gpvi.Target.from_numpyro(
+            partial(self.model.model, **self.arguments), dtype="float64"
+        )
 
     def quantities(self, sites: Sites) -> Float[np.ndarray, "n q"]:
         """Draws of the sites in the order of the reference."""
@@ -282,24 +227,24 @@ class Problem:
 
 
 def measured(
-    found: Measurements[Any], problem: Problem, n: int, *, key: PRNGKeyArray
+    results: Results[Recipe | Peer], problem: Problem, n: int, *, key: PRNGKeyArray
 ) -> dict[str, float]:
-    """Fit once, and measure everything."""
+    """Fit once, and measure."""
     fit_key, draw_key, floor_key, verdict_key = jax.random.split(key, 4)
     with jax.enable_x64(True):
         jax.clear_caches()
         began, busy = time.perf_counter(), time.process_time()
-        fitted = trained(found.recipe, problem, key=fit_key)
+        fitted = trained(results.recipe, problem, key=fit_key)
         values = {
             "seconds": time.perf_counter() - began,
             "cpu_seconds": time.process_time() - busy,
         }
-        found.note(*(f"{problem.case}: {note}" for note in fitted.notes))
+        results.note(*(f"{problem.case}: {note}" for note in fitted.notes))
         if isinstance(fitted, PosteriorFit):
-            found.follow(fitted.posterior.training, problem.case)
+            results.follow(fitted.posterior.training, problem.case)
             verdict = fitted.posterior.diagnose(key=verdict_key).verdict
             values["good"] = float(verdict.level == "good")
-        draws = fitted.held or fitted.weighed(n, key=draw_key)
+        draws = fitted.draws or fitted.weighed(n, key=draw_key)
         x, ratios = problem.quantities(draws.sites), draws.log_ratios
         values["draw_seconds"] = further_seconds(fitted, key=draw_key)
         if isinstance(fitted, ChainFit):
@@ -312,7 +257,7 @@ def measured(
     reference, k_hat = Reference.of(problem.reference), values.get("k_hat", 0.0)
     if not reference.known.all():
         unknown = [p for p, k in zip(problem.parameters, reference.known, strict=True) if not k]
-        found.note(
+        results.note(
             f"{problem.case}: the standard deviations of {', '.join(unknown)} are not compared"
         )
     values |= compared(x, reference, None, k_hat)
@@ -324,21 +269,20 @@ def measured(
 
 
 def trained(recipe: Recipe | Peer, problem: Problem, *, key: PRNGKeyArray) -> Fitted:
-    """What one method makes of the posterior."""
-    if isinstance(recipe, Peer):
+    """Fit one method to the posterior."""
+    if not isinstance(recipe, Recipe):
         return recipe.fit(problem.model.model, problem.arguments, key=key)
     with quietly():
         target = problem.target()
-        posterior = fit(target, recipe.method, key=key, steps=recipe.steps, progress=False)
-    return PosteriorFit(posterior, target)
+    return PosteriorFit(recipe.fit(target, key=key, progress=False, checkpoint=None), target)
 
 
 class PosteriorFit:
-    """A posterior of this library, as the bench sees the others."""
+    """A posterior of this library, with the interface of the other libraries' fits."""
 
-    held = None
+    draws = None
 
-    def __init__(self, posterior: Posterior, target: Target):
+    def __init__(self, posterior: gpvi.Posterior, target: gpvi.Target):
         self.posterior, self._target = posterior, target
         self.notes = posterior.training.notes
 
@@ -388,7 +332,7 @@ class Errors(NamedTuple):
 
     @property
     def tolerable(self) -> bool:
-        """Whether all are; NaN counts as not."""
+        """Whether all errors are within the tolerances; NaN is not."""
         return (
             self.mean <= MEAN_TOLERANCE
             and self.narrowest >= 1 - SD_TOLERANCE
@@ -397,7 +341,7 @@ class Errors(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """What is known of each parameter."""
+    """Mean and standard deviation of each parameter by the reference draws."""
 
     mean: Float[np.ndarray, " q"]
     sd: Float[np.ndarray, " q"]

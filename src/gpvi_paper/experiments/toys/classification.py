@@ -2,19 +2,15 @@
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 
 from gpvi import bnn
-from gpvi.progress import Meter
-from gpvi.solvers.helper import Helper
-from gpvi_paper.experiments.base import Labelled, Measurements, Metric, Published, Table
-from gpvi_paper.experiments.toys import toy_networks as toys
-from gpvi_paper.experiments.toys.toy_networks import NetworkRecipe, Problem, Reference, View
-from gpvi_paper.records import Record
+from gpvi.solvers import Helper
+from gpvi_paper.experiments.base import Metric, Table, higher, lower
+from gpvi_paper.experiments.toys import recipes, toy_networks
+from gpvi_paper.experiments.toys.recipes import NetworkRecipe
+from gpvi_paper.experiments.toys.toy_networks import Problem, ToyNetworks, View
 
 CENTRES = {
     2: ((-2.0, -2.0), (2.0, 2.0)),
@@ -56,54 +52,44 @@ def problem(classes: int, seed: int = 0) -> Problem:
     return Problem(network, bnn.Categorical(), *drawn(TRAINING), *drawn(TEST), grid())
 
 
-@functools.cache
-def known(classes: int, preset: str, directory: Path | None) -> Reference:
-    """The reference, once for each process, and once for all that keep it in one directory."""
-    return toys.reference(problem(classes), toys.REFERENCES[preset], False, directory)
+class Classification(ToyNetworks):
+    """Gaussian classes in the plane, as many as `classes`."""
 
-
-class Classification:
-    """Figure 2 (four classes) and its easier variant (two)."""
-
-    cases: Mapping[str, str] = MappingProxyType({"": "posterior of the network"})
     metrics = (
-        Metric(
+        lower(
             "tv",
             "TV",
             "total variation between the predictive distribution and the reference's, mean over the grid",
             floor="tv_floor",
-            better="lower",
         ),
         Metric(
             "tv_floor",
             "TV floor",
             "distance of the same number of networks from one half of the reference's chains to the other half",
         ),
-        Metric(
+        higher(
             "sd_correlation",
             "corr of sd",
             "correlation over the grid of the predictive sd with the reference's",
-            better="higher",
         ),
         Metric("sd", "sd", "predictive sd between networks, mean over the grid and the classes"),
         Metric("sd_reference", "sd of reference", "that of the reference"),
-        Metric(
+        lower(
             "nll",
             "test NLL",
             f"negative log-likelihood of {TEST} new data, in nats",
             floor="nll_reference",
-            better="lower",
         ),
         Metric("nll_reference", "NLL of reference", "that of the reference"),
-        Metric("accuracy", "accuracy", f"on {TEST} new data", "share", better="higher"),
-        *toys.DENSITY_METRICS,
+        higher("accuracy", "accuracy", f"on {TEST} new data", "share"),
+        *toy_networks.DENSITY_METRICS,
     )
     tables = (
         Table(
             "Predictions compared with long chains",
             ("tv", "sd_correlation", "sd", "nll", "accuracy", "seconds"),
             f"Over a grid of {SIDE} × {SIDE} points of [−10, 10]², most of it far from any datum. Generators predict "
-            f"with {toys.FRESH:,} new networks, particle methods with their {toys.PARTICLES}.",
+            f"with {toy_networks.FRESH:,} new networks, particle methods with their {recipes.PARTICLES}.",
         ),
         Table(
             "The bound, for methods with a density",
@@ -113,92 +99,82 @@ class Classification:
         ),
     )
     headline = ("tv", "nll")
-    published: Mapping[str, Mapping[str, Published]] = MappingProxyType({})
 
-    def __init__(self, classes: int, directory: Path | None = None):
+    def __init__(self, classes: int):
         self.classes = classes
-        self.directory = directory
         self.name = f"classification{classes}"
         self.title = f"{'Four' if classes == 4 else 'Two'} Gaussian classes in the plane"
         self.source = "Figure 2" if classes == 4 else "Appendix, two-class figure"
-        self.size = toys.size((2, *HIDDEN, classes))
+        self.size = toy_networks.size((2, *HIDDEN, classes))
         self.summary = (
             f"{TRAINING} data of {classes} Gaussian classes of variance {VARIANCE}, the same for every seed, and "
             f"a 2-10-10-{classes} network with ReLU, {self.size} weights. The paper only shows pictures of the "
             "predictive sd, from which no number can be read; here predictions are compared with a long run of "
             "Hamiltonian Monte Carlo in 128 chains. best, demo and that reference use the posterior itself, "
             "temperature 1 and an N(0, 1) prior. paper is the published recipe: λ = 1, Adam at a constant "
-            f"{toys.PAPER_LEARNING_RATE:g}, except for {STEPS['paper']:,} steps instead of {PUBLISHED_STEPS:,}, which "
-            "would take an exact Jacobian six hours on a CPU core; the authors' temperature of "
+            f"{recipes.PAPER_LEARNING_RATE:g}, except for {STEPS['paper']:,} steps instead of {PUBLISHED_STEPS:,}, "
+            "which would take an exact Jacobian six hours on a CPU core; the authors' temperature of "
             f"{PAPER_TEMPERATURE:g} (their losses are means over data and particles) for all but MF-VI, which "
             "has its published scale mixture as prior, and HMC; its rows are compared with the posterior at "
             "temperature 1 as well."
         )
 
-    def keeping(self, directory: Path) -> "Classification":
-        """With a directory for the reference."""
-        return Classification(self.classes, directory)
+    def problem(self) -> Problem:
+        """Of this number of classes."""
+        return problem(self.classes)
 
     def recipes(self, preset: str) -> dict[str, NetworkRecipe]:
         """The published ones for `paper`; those of `best` for the others, with only a few steps for `smoke`."""
-        if preset != "paper":
-            variants = toys.variants(self.size) if self.classes == 4 else {}
-            recipes = {
-                label: toys.recommended(method, STEPS[preset], preset)
-                for label, method in (toys.methods(self.size) | variants).items()
+        if preset == "paper":
+            methods = recipes.published_methods(latent=64, hidden=(64, 64), helper=HELPER)
+            return {
+                label: recipes.as_published(
+                    method,
+                    STEPS["paper"],
+                    prior=BLUNDELL if label == "MF-VI" else bnn.StandardNormal(),
+                    temperature=1.0 if label in AT_TEMPERATURE_ONE else PAPER_TEMPERATURE,
+                )
+                for label, method in methods.items()
             }
-            mixtures = toys.mixtures(self.size, STEPS[preset], preset) if self.classes == 4 else {}
-            return recipes | mixtures | {toys.REFERENCE: NetworkRecipe(toys.REFERENCES[preset])}
-        methods = toys.published_methods(latent=64, hidden=(64, 64), helper=HELPER)
+        methods, steps, mixture = recipes.methods(self.size), STEPS[preset], {}
+        if self.classes == 4:
+            methods |= recipes.variants(self.size)
+            mixture = recipes.mixture(self.size, steps, preset)
+        reference = {recipes.REFERENCE: NetworkRecipe(self.references[preset])}
+        return recipes.recommended(methods, steps, preset) | mixture | reference
+
+    def compared(self, view: View, reference: View) -> dict[str, float]:
+        """TV, the predictive sd, and the losses on new data."""
         return {
-            label: toys.as_published(
-                method,
-                STEPS["paper"],
-                prior=BLUNDELL if label == "MF-VI" else bnn.StandardNormal(),
-                temperature=1.0 if label in AT_TEMPERATURE_ONE else PAPER_TEMPERATURE,
-            )
-            for label, method in methods.items()
+            "tv": toy_networks.distance(view, reference),
+            "sd_correlation": toy_networks.correlation(view.sd, reference.sd),
+            "sd": float(view.sd.mean()),
+            "sd_reference": float(reference.sd.mean()),
+            "nll_reference": reference.loss["nll"],
+            **view.loss,
         }
 
-    def run(
-        self, label: str, preset: str, seeds: Sequence[int], progress: bool | Meter = True
-    ) -> Record:
-        """Train all seeds side by side, and compare with the reference."""
-        found = Measurements(self, label, preset, seeds)
-        given, recipe = problem(self.classes), found.recipe
-        long = known(self.classes, preset, self.directory)
-        meter = Labelled(progress, f"{self.name} · {label}")
-        for seed, posteriors, reference in toys.rows(given, recipe, long, seeds, meter):
-            found.follow(posteriors[0].training)
-            view = given.view(posteriors, seed)
-            floor = toys.floor(given, long, toys.networks(posteriors[0]))
-            seconds = posteriors[0].training.seconds
-            found.add(measured(view, reference) | {"tv_floor": floor, "seconds": seconds})
-            if recipe.temperature == 1.0:
-                found.add(toys.with_density(posteriors, seed))
-            if seed == seeds[0] and label != toys.REFERENCE:
-                found.arrays.update(pictured(given, reference, view))
-        return found.record()
+    def pictured(self, view: View, reference: View) -> dict[str, np.ndarray]:
+        """The maps of the predictive sd, rows along the second coordinate, and the data."""
+        data = self.problem()
+        return {
+            "map": np.round(view.sd.reshape(SIDE, SIDE), 3),
+            "reference_map": np.round(reference.sd.reshape(SIDE, SIDE), 3),
+            "inputs": np.round(data.inputs, 2),
+            "labels": data.outputs,
+            "half_width": np.array(HALF_WIDTH),
+        }
 
 
-def measured(view: View, reference: View) -> dict[str, float]:
-    """All distances of one seed."""
-    return {
-        "tv": toys.distance(view, reference),
-        "sd_correlation": toys.correlation(view.sd, reference.sd),
-        "sd": float(view.sd.mean()),
-        "sd_reference": float(reference.sd.mean()),
-        "nll_reference": reference.loss["nll"],
-        **view.loss,
-    }
+class FourClasses(Classification):
+    """Figure 2."""
+
+    def __init__(self):
+        super().__init__(4)
 
 
-def pictured(given: Problem, reference: View, view: View) -> dict[str, np.ndarray]:
-    """The maps of the predictive sd, rows along the second coordinate, and the data."""
-    return {
-        "map": np.round(view.sd.reshape(SIDE, SIDE), 3),
-        "reference_map": np.round(reference.sd.reshape(SIDE, SIDE), 3),
-        "inputs": np.round(given.inputs, 2),
-        "labels": given.outputs,
-        "half_width": np.array(HALF_WIDTH),
-    }
+class TwoClasses(Classification):
+    """The easier variant of the appendix."""
+
+    def __init__(self):
+        super().__init__(2)

@@ -2,8 +2,6 @@
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -11,12 +9,11 @@ from jaxtyping import Float
 
 from gpvi import bnn
 from gpvi.methods import HMC
-from gpvi.progress import Meter
-from gpvi.solvers.helper import Helper
-from gpvi_paper.experiments.base import Labelled, Measurements, Metric, Published, Table
-from gpvi_paper.experiments.toys import toy_networks as toys
-from gpvi_paper.experiments.toys.toy_networks import NetworkRecipe, Problem, Reference, View
-from gpvi_paper.records import Record
+from gpvi.solvers import Helper
+from gpvi_paper.experiments.base import Metric, Table, higher, lower
+from gpvi_paper.experiments.toys import recipes, toy_networks
+from gpvi_paper.experiments.toys.recipes import NetworkRecipe
+from gpvi_paper.experiments.toys.toy_networks import Problem, ToyNetworks, View
 
 NOISE_VARIANCE = 0.04
 OUTER, INNER = 76, 4
@@ -31,7 +28,7 @@ REFERENCES = {
     "paper": _LONG,
     "best": _LONG,
     "demo": HMC(chains=32, leapfrogs=128, warmup=400, draws=60, thin=10, acceptance=0.8),
-    "smoke": toys.REFERENCES["smoke"],
+    "smoke": toy_networks.REFERENCES["smoke"],
 }
 """The noise is a thirtieth of the signal, so that steps are small and trajectories long."""
 HELPER = Helper(width=100, learning_rate=1e-4)
@@ -62,12 +59,6 @@ def problem(seed: int = 0) -> Problem:
     )
 
 
-@functools.cache
-def known(preset: str, directory: Path | None) -> Reference:
-    """The reference, once for each process, and once for all that keep it in one directory."""
-    return toys.reference(problem(), REFERENCES[preset], False, directory)
-
-
 def in_gap(x: np.ndarray) -> np.ndarray:
     """The gap, with only four data."""
     return np.abs(x) < GAP
@@ -78,7 +69,7 @@ def in_range(x: np.ndarray) -> np.ndarray:
     return (np.abs(x) >= GAP) & (np.abs(x) <= EDGE)
 
 
-class GappedRegression:
+class GappedRegression(ToyNetworks):
     """Figure 1."""
 
     name = "regression1d"
@@ -90,48 +81,40 @@ class GappedRegression:
         f"network is fitted: here {'-'.join(map(str, SIZES))} with {ACTIVATION}, weights N(0, 1) a priori, temperature "
         "1 under every preset. The paper shows only pictures; here predictions are compared with long Hamiltonian "
         f"Monte Carlo in many chains. paper has the published generator, λ = 1 and layers of 32 and 32, and Adam at a "
-        f"constant {toys.PAPER_LEARNING_RATE:g} for {STEPS['paper']:,} steps; with λ = 1 no weight is known better "
+        f"constant {recipes.PAPER_LEARNING_RATE:g} for {STEPS['paper']:,} steps; with λ = 1 no weight is known better "
         "than ±1, too coarse for any network that fits these data. Bands are for the network's output, without noise."
     )
-    cases: Mapping[str, str] = MappingProxyType({"": "posterior of the network"})
+    references = MappingProxyType(REFERENCES)
     metrics = (
-        Metric(
+        lower(
             "w1",
             "W₁",
             "Wasserstein distance of the network's output from the reference's, in its sd, mean over [−7, 7]",
             floor="w1_floor",
-            better="lower",
         ),
         Metric(
             "w1_floor",
             "W₁ floor",
             "distance of the same number of networks from one half of the reference's chains to the other half",
         ),
-        Metric(
-            "mean_error",
-            "mean",
-            "|mean − reference's| in its sd, mean over [−7, 7]",
-            better="lower",
-        ),
-        Metric(
+        lower("mean_error", "mean", "|mean − reference's| in its sd, mean over [−7, 7]"),
+        higher(
             "sd_correlation",
             "corr of sd",
             "correlation over [−7, 7] of the sd with the reference's",
-            better="higher",
         ),
         Metric("sd_range", "sd in range", "mean sd where 2 ≤ |x| ≤ 6", floor="sd_range_reference"),
         Metric("sd_gap", "sd in gap", "mean sd where |x| < 2", floor="sd_gap_reference"),
         Metric("sd_range_reference", "sd in range", "that of the reference"),
         Metric("sd_gap_reference", "sd in gap", "that of the reference"),
-        Metric(
+        lower(
             "nll",
             "test NLL",
             f"negative log-likelihood of {TEST} new data in [−6, −2] ∪ [2, 6]",
             floor="nll_reference",
-            better="lower",
         ),
         Metric("nll_reference", "NLL of reference", "that of the reference"),
-        *toys.DENSITY_METRICS,
+        *toy_networks.DENSITY_METRICS,
     )
     tables = (
         Table(
@@ -146,71 +129,47 @@ class GappedRegression:
         ),
     )
     headline = ("w1", "nll")
-    published: Mapping[str, Mapping[str, Published]] = MappingProxyType({})
 
-    def __init__(self, directory: Path | None = None):
-        self.directory = directory
-
-    def keeping(self, directory: Path) -> "GappedRegression":
-        """With a directory for the reference."""
-        return GappedRegression(directory)
+    def problem(self) -> Problem:
+        """The same data for every seed."""
+        return problem()
 
     def recipes(self, preset: str) -> dict[str, NetworkRecipe]:
-        """`paper` has the published ones; `smoke` those of best with hardly a step."""
-        if preset != "paper":
-            recipes = {
-                label: toys.recommended(method, STEPS[preset], preset)
-                for label, method in toys.methods(toys.size(SIZES)).items()
+        """The published ones for `paper`; those of `best` for the others, with only a few steps for `smoke`."""
+        if preset == "paper":
+            methods = recipes.published_methods(latent=32, hidden=(32, 32), helper=HELPER)
+            return {
+                label: recipes.as_published(method, STEPS["paper"])
+                for label, method in methods.items()
             }
-            mixtures = toys.mixtures(toys.size(SIZES), STEPS[preset], preset)
-            return recipes | mixtures | {toys.REFERENCE: NetworkRecipe(REFERENCES[preset])}
-        methods = toys.published_methods(latent=32, hidden=(32, 32), helper=HELPER)
+        dim, steps = toy_networks.size(SIZES), STEPS[preset]
+        rows = recipes.recommended(recipes.methods(dim), steps, preset)
+        reference = {recipes.REFERENCE: NetworkRecipe(self.references[preset])}
+        return rows | recipes.mixture(dim, steps, preset) | reference
+
+    def compared(self, view: View, reference: View) -> dict[str, float]:
+        """W₁, the errors of mean and sd, and the loss on new data."""
         return {
-            label: toys.as_published(method, STEPS["paper"]) for label, method in methods.items()
+            "w1": toy_networks.distance(view, reference),
+            "mean_error": float((np.abs(view.mean - reference.mean)[:, 0] / reference.sd).mean()),
+            "sd_correlation": toy_networks.correlation(view.sd, reference.sd),
+            "sd_range": float(view.sd[in_range(GRID)].mean()),
+            "sd_gap": float(view.sd[in_gap(GRID)].mean()),
+            "sd_range_reference": float(reference.sd[in_range(GRID)].mean()),
+            "sd_gap_reference": float(reference.sd[in_gap(GRID)].mean()),
+            "nll_reference": reference.loss["nll"],
+            **view.loss,
         }
 
-    def run(
-        self, label: str, preset: str, seeds: Sequence[int], progress: bool | Meter = True
-    ) -> Record:
-        """Train all seeds side by side, and compare with the reference."""
-        found = Measurements(self, label, preset, seeds)
-        given, long = problem(), known(preset, self.directory)
-        meter = Labelled(progress, f"{self.name} · {label}")
-        for seed, posteriors, reference in toys.rows(given, found.recipe, long, seeds, meter):
-            found.follow(posteriors[0].training)
-            view = given.view(posteriors, seed)
-            floor = toys.floor(given, long, toys.networks(posteriors[0]))
-            seconds = posteriors[0].training.seconds
-            found.add(measured(view, reference) | {"w1_floor": floor, "seconds": seconds})
-            found.add(toys.with_density(posteriors, seed))
-            if seed == seeds[0] and label != toys.REFERENCE:
-                found.arrays.update(pictured(given, reference, view))
-        return found.record()
-
-
-def measured(view: View, known: View) -> dict[str, float]:
-    """All distances of one seed."""
-    return {
-        "w1": toys.distance(view, known),
-        "mean_error": float((np.abs(view.mean - known.mean)[:, 0] / known.sd).mean()),
-        "sd_correlation": toys.correlation(view.sd, known.sd),
-        "sd_range": float(view.sd[in_range(GRID)].mean()),
-        "sd_gap": float(view.sd[in_gap(GRID)].mean()),
-        "sd_range_reference": float(known.sd[in_range(GRID)].mean()),
-        "sd_gap_reference": float(known.sd[in_gap(GRID)].mean()),
-        "nll_reference": known.loss["nll"],
-        **view.loss,
-    }
-
-
-def pictured(given: Problem, reference: View, view: View) -> dict[str, np.ndarray]:
-    """What a band needs: the grid, mean and sd of the method and of the reference, the truth and the data."""
-    return {
-        "grid": GRID,
-        "mean": np.round(view.mean[:, 0], 3),
-        "sd": np.round(view.sd, 3),
-        "reference_mean": np.round(reference.mean[:, 0], 3),
-        "reference_sd": np.round(reference.sd, 3),
-        "truth": np.round(truth(GRID), 3),
-        "data": np.round(np.stack([given.inputs[:, 0], given.outputs], 1), 3),
-    }
+    def pictured(self, view: View, reference: View) -> dict[str, np.ndarray]:
+        """What a band needs: the grid, mean and sd of the method and of the reference, the truth and the data."""
+        data = self.problem()
+        return {
+            "grid": GRID,
+            "mean": np.round(view.mean[:, 0], 3),
+            "sd": np.round(view.sd, 3),
+            "reference_mean": np.round(reference.mean[:, 0], 3),
+            "reference_sd": np.round(reference.sd, 3),
+            "truth": np.round(truth(GRID), 3),
+            "data": np.round(np.stack([data.inputs[:, 0], data.outputs], 1), 3),
+        }

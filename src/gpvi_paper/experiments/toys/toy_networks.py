@@ -11,64 +11,44 @@ The floor is the distance of the same number of networks from one half of the ch
 """
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Sequence
-from functools import partial
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Scalar
 
+import gpvi
 from gpvi import bnn, metrics, specs
-from gpvi.bnn.likelihoods import Likelihood
-from gpvi.bnn.networks.network import Network
-from gpvi.bnn.prediction.predictive import Predictive
-from gpvi.bnn.priors import Prior, StandardNormal
+from gpvi.bnn import Likelihood, Network, Predictive, Prior, StandardNormal
 from gpvi.diagnostics.folding import fold_fraction
 from gpvi.diagnostics.importance import importance
-from gpvi.directions import KSDDirection
 from gpvi.errors import quietly
-from gpvi.generators import AbstractGenerator, Residual
+from gpvi.generators import AbstractGenerator
 from gpvi.generators.noise import log_standard_normal, standard_normal
-from gpvi.methods import (
-    GFSF,
-    GPVI,
-    HMC,
-    KSD,
-    NUTS,
-    SVGD,
-    AmortizedGFSF,
-    AmortizedKSD,
-    AmortizedSVGD,
-    DeepEnsemble,
-    MeanFieldVI,
-    Method,
-    Pathfinder,
-)
+from gpvi.methods import HMC
 from gpvi.methods.carriers import Chains, Particles
-from gpvi.posterior.posterior import Posterior, load
 from gpvi.progress import Meter
-from gpvi.solvers.helper import Helper
 from gpvi.targets.density import at_once
-from gpvi.targets.target import Target
-from gpvi.training.fit import (
-    fit,
-    fit_seeds,
+from gpvi_paper.experiments.base import (
+    FOLD,
+    SECONDS,
+    KeepsReference,
+    Results,
+    grouped,
+    higher,
+    lower,
 )
-from gpvi_paper.experiments.base import FOLD, SECONDS, Labelled, Metric, Recipe
-from gpvi_paper.experiments.unfinished import next_place
+from gpvi_paper.experiments.toys.recipes import REFERENCE, NetworkRecipe
 
-PARTICLES = 100
-"""Draws in each step, and members of an ensemble."""
-WIDE_DRAWS = 256
-"""Draws per step of GPVI's exact gradients: on four classes 256 instead of 100 gain 3 nats of ELBO."""
-GENERATORS = (5,)
-"""How many a mixture has."""
 FRESH = 2_000
 """New networks of a generator for its predictions."""
 DENSITY_DRAWS = 4_000
@@ -77,22 +57,9 @@ LEVELS = (np.arange(100) + 0.5) / 100
 """Where quantile functions are compared."""
 FLOOR_REPLICATES = 4
 REFERENCE_SEED = 0
-PAPER_LEARNING_RATE = 1e-3
 DENSITY_METRICS = (
-    Metric(
-        "elbo",
-        "ELBO",
-        "the evidence lower bound at temperature 1, in nats",
-        void_if="fold",
-        better="higher",
-    ),
-    Metric(
-        "k_hat",
-        "k̂",
-        "Pareto shape of the importance weights: usable below 0.7",
-        void_if="fold",
-        better="lower",
-    ),
+    higher("elbo", "ELBO", "the evidence lower bound at temperature 1, in nats", void_if="fold"),
+    lower("k_hat", "k̂", "Pareto shape of the importance weights: usable below 0.7", void_if="fold"),
     FOLD,
     SECONDS,
 )
@@ -118,7 +85,7 @@ class Problem:
     test_outputs: Float[np.ndarray, " m"] | Int[np.ndarray, " m"]
     grid: Float[np.ndarray, "g f"]
 
-    def target(self, prior: Prior | None = None, temperature: float = 1.0) -> Target:
+    def target(self, prior: Prior | None = None, temperature: float = 1.0) -> gpvi.Target:
         """The posterior of the weights, with prior N(0, 1) by default."""
         return bnn.target(
             self.network,
@@ -130,9 +97,12 @@ class Problem:
         )
 
     def view(
-        self, posterior: Posterior | Sequence[Posterior], seed: int, draws: int | None = None
+        self,
+        posterior: gpvi.Posterior | Sequence[gpvi.Posterior],
+        seed: int,
+        draws: int | None = None,
     ) -> "View":
-        """Predictions of a posterior, or an even mixture of several, from `FRESH` new networks or all held ones."""
+        """Predictions of a posterior, or of an even mixture: from `FRESH` new networks, or all of its particles."""
         predictive = Predictive(posterior, self.network, self.likelihood)
         key, points = jax.random.key(seed), len(self.grid)
         inputs = np.concatenate([self.grid, self.test_inputs])
@@ -185,24 +155,24 @@ class View(NamedTuple):
 class Reference(NamedTuple):
     """Long chains, what they predict, and one half of them to compare with the other."""
 
-    chains: Posterior
+    chains: gpvi.Posterior
     view: View
-    first: Posterior
+    first: gpvi.Posterior
     second: View
 
 
 def reference(
-    problem: Problem, method: HMC, progress: bool | Meter, directory: Path | None = None
+    problem: Problem, method: HMC, progress: bool | Meter = False, directory: Path | None = None
 ) -> Reference:
-    """Chains on the posterior at T = 1: those kept in the directory, or new ones, which are then kept there."""
-    chains = _kept(problem, method, directory)
+    """Long chains on the posterior at T = 1: those in the directory, or new ones, which are then stored there."""
+    chains = _stored(problem, method, directory)
     if chains is None:
         with quietly():
-            chains = fit(
+            chains = gpvi.fit(
                 problem.target(),
                 method,
                 key=jax.random.key(REFERENCE_SEED),
-                progress=Labelled(progress, "reference"),
+                progress=progress,
             )
         if chains.training.steps < chains.training.planned:
             raise KeyboardInterrupt
@@ -213,7 +183,15 @@ def reference(
     return Reference(chains, view, first, problem.view(second, REFERENCE_SEED))
 
 
-def halves(chains: Posterior, seed: int | None = None) -> tuple[Posterior, Posterior]:
+@functools.cache
+def shared_reference(problem: Problem, method: HMC, directory: Path | None) -> Reference:
+    """The reference, made once in this process, and once by all processes that name one directory."""
+    return reference(problem, method, directory=directory)
+
+
+def halves(
+    chains: gpvi.Posterior, seed: int | None = None
+) -> tuple[gpvi.Posterior, gpvi.Posterior]:
     """The first half of the chains and the others; in random order if a seed is given."""
     assert isinstance(chains.model, Chains)
     by_chain = np.asarray(chains.model.by_chain(chains.model.drawn))
@@ -221,7 +199,7 @@ def halves(chains: Posterior, seed: int | None = None) -> tuple[Posterior, Poste
         by_chain = np.random.default_rng(seed).permutation(by_chain)
     half = len(by_chain) // 2
     first, second = (
-        Posterior(
+        gpvi.Posterior(
             chains.method,
             Particles(jax.numpy.asarray(part.reshape(-1, chains.dim))),
             chains.start,
@@ -236,22 +214,22 @@ def halves(chains: Posterior, seed: int | None = None) -> tuple[Posterior, Poste
 
 def _name(problem: Problem, method: HMC) -> str:
     """A hash of what the chains depend on but their draws do not show: settings, seed and data."""
-    told = (specs.to_json(method), REFERENCE_SEED, problem.network.names)
-    found = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
+    settings = (specs.to_json(method), REFERENCE_SEED, problem.network.names)
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for array in (problem.inputs, problem.outputs):
-        found.update(np.ascontiguousarray(array).tobytes())
-    return f"chains-{found.hexdigest()[:16]}"
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return f"chains-{digest.hexdigest()[:16]}"
 
 
-def _kept(problem: Problem, method: HMC, directory: Path | None) -> Posterior | None:
+def _stored(problem: Problem, method: HMC, directory: Path | None) -> gpvi.Posterior | None:
     """Stored chains of the same name, if log p at their last draws shows that the posterior is the same."""
     if directory is None or not (directory / _name(problem, method)).exists():
         return None
     target = problem.target()
-    found = load(directory / _name(problem, method)).with_target(target)
-    last = jax.vmap(target.log_density)(found.particles[-method.chains :])
-    known = found.training.history["log_density"][-1]
-    return found if np.isclose(float(last.mean()), known, rtol=1e-3) else None
+    chains = gpvi.load(directory / _name(problem, method)).with_target(target)
+    last = jax.vmap(target.log_density)(chains.particles[-method.chains :])
+    before = chains.training.history["log_density"][-1]
+    return chains if np.isclose(float(last.mean()), before, rtol=1e-3) else None
 
 
 def total_variation(p: Float[np.ndarray, "g c"], q: Float[np.ndarray, "g c"]) -> float:
@@ -273,70 +251,45 @@ def correlation(a: Float[np.ndarray, " g"], b: Float[np.ndarray, " g"]) -> float
     return float(np.corrcoef(a, b)[0, 1])
 
 
-def distance(view: View, known: View) -> float:
+def distance(view: View, reference: View) -> float:
     """TV for classes, W₁ for a regression."""
-    if view.quantiles is None or known.quantiles is None:
-        return total_variation(view.mean, known.mean)
-    return wasserstein(view.quantiles, known.quantiles, known.sd)
+    if view.quantiles is None or reference.quantiles is None:
+        return total_variation(view.mean, reference.mean)
+    return wasserstein(view.quantiles, reference.quantiles, reference.sd)
 
 
-def floor(problem: Problem, known: Reference, networks: int) -> float:
+def floor(problem: Problem, long: Reference, networks: int) -> float:
     """The distance of that many networks from one half of the chains to the other half."""
-    there = len(known.first.particles)
-    count = min(networks, there)
-    replicates = 1 if count == there else FLOOR_REPLICATES
-    views = (problem.view(known.first, seed, count) for seed in range(replicates))
-    return float(np.mean([distance(view, known.second) for view in views]))
+    available = len(long.first.particles)
+    count = min(networks, available)
+    replicates = 1 if count == available else FLOOR_REPLICATES
+    views = (problem.view(long.first, seed, count) for seed in range(replicates))
+    return float(np.mean([distance(view, long.second) for view in views]))
 
 
-def networks(posterior: Posterior) -> int:
+def networks(posterior: gpvi.Posterior) -> int:
     """How many networks a posterior predicts with."""
     if isinstance(posterior.model, Particles):
         return len(posterior.model.drawn)
     return FRESH
 
 
-@dataclasses.dataclass(frozen=True)
-class NetworkRecipe(Recipe):
-    """A recipe with the posterior it is for: the prior of the weights, and the temperature."""
-
-    prior: Prior = StandardNormal()
-    temperature: float = 1.0
-    members: int = 1
-    """Fits from different starts, which predict as their even mixture."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything that was chosen."""
-        posterior = {"prior": specs.to_json(self.prior), "temperature": self.temperature}
-        several = {"members": self.members} if self.members > 1 else {}
-        return super().to_json() | posterior | several
-
-
 def trained(
     problem: Problem, recipe: NetworkRecipe, seeds: Sequence[int], progress: Meter
-) -> list[tuple[Posterior, ...]]:
+) -> list[list[gpvi.Posterior]]:
     """The members of every seed, all side by side on the same data."""
     target = problem.target(recipe.prior, recipe.temperature)
-    with quietly():
-        found = fit_seeds(
-            [target] * (len(seeds) * recipe.members),
-            recipe.method,
-            key=jax.random.key(seeds[0]),
-            steps=recipe.steps,
-            optimizer=recipe.optimizer(),
-            progress=progress,
-            checkpoint=next_place(),
-        )
-    starts = range(0, len(found), recipe.members)
-    return [tuple(found[start : start + recipe.members]) for start in starts]
+    targets = [target] * (len(seeds) * recipe.members)
+    posteriors = recipe.fit_seeds(targets, key=jax.random.key(seeds[0]), progress=progress)
+    return grouped(posteriors, recipe.members)
 
 
 class Row(NamedTuple):
     """The posteriors of one seed, which predict as their mixture, and what they are compared with."""
 
     seed: int
-    posteriors: tuple[Posterior, ...]
-    known: View
+    posteriors: Sequence[gpvi.Posterior]
+    reference: View
 
 
 def rows(
@@ -350,13 +303,13 @@ def rows(
     if recipe.method == long.chains.method:
         for seed in seeds:
             first, second = halves(long.chains, seed)
-            yield Row(seed, (first,), problem.view(second, seed))
+            yield Row(seed, [first], problem.view(second, seed))
         return
     for seed, members in zip(seeds, trained(problem, recipe, seeds, progress), strict=True):
         yield Row(seed, members, long.view)
 
 
-def with_density(posteriors: tuple[Posterior, ...], seed: int) -> dict[str, float]:
+def with_density(posteriors: Sequence[gpvi.Posterior], seed: int) -> dict[str, float]:
     """ELBO, k̂ and fold fraction if a method has a density; only for a single posterior."""
     posterior = posteriors[0]
     if len(posteriors) > 1 or not posterior.method.density:
@@ -365,13 +318,13 @@ def with_density(posteriors: tuple[Posterior, ...], seed: int) -> dict[str, floa
     log_ratios, signs = _log_ratios(
         posterior.generator, posterior.target, DENSITY_DRAWS, jax.random.key(seed)
     )
-    found, _ = importance(log_ratios)
-    return {"elbo": found.elbo, "k_hat": found.k_hat, "fold": float(fold_fraction(signs))}
+    weights, _ = importance(log_ratios)
+    return {"elbo": weights.elbo, "k_hat": weights.k_hat, "fold": float(fold_fraction(signs))}
 
 
 @eqx.filter_jit
 def _log_ratios(
-    generator: AbstractGenerator, target: Target, n: int, key: PRNGKeyArray
+    generator: AbstractGenerator, target: gpvi.Target, n: int, key: PRNGKeyArray
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
     """log p − log q at draws of q, and the signs of det J."""
 
@@ -383,119 +336,38 @@ def _log_ratios(
     return jax.lax.map(one, z, batch_size=at_once(target.dim))
 
 
-CRITIC = KSDDirection(hidden_width=100, hidden_layers=2, penalty=10.0, learning_rate=1e-3)
-REFERENCE = "HMC (reference)"
-"""The label of the row that has one half of the reference beside the other."""
+class ToyNetworks(KeepsReference[NetworkRecipe]):
+    """What the toy experiments have in common: every row is compared with long chains."""
 
+    cases = MappingProxyType({"": "posterior of the network"})
+    references: Mapping[str, HMC] = MappingProxyType(REFERENCES)
+    """Preset → the long chains that its rows are compared with."""
 
-def methods(dim: int) -> dict[str, Method]:
-    """What is compared on a network of `dim` weights, as this library recommends it; one line per row.
+    @abstractmethod
+    def problem(self) -> Problem:
+        """The network and the data, the same object at every call."""
 
-    The critic of KSD lags some steps behind the particles and spreads them far too widely on the regression; the row is
-    kept as measured.
-    """
-    wide = bnn.generator(dim)
-    functional = bnn.method(dim, gradient="functional")
-    plain = functional.generator
-    return {
-        "GPVI (pathwise)": GPVI(generator=wide, particles=WIDE_DRAWS, learning_rate=5e-3),
-        "GPVI (l2)": GPVI(generator=wide, gradient="l2", particles=WIDE_DRAWS, learning_rate=5e-3),
-        "GPVI (functional, exact Jacobian)": functional,
-        "Amortized SVGD": AmortizedSVGD(generator=plain, particles=PARTICLES),
-        "Amortized GFSF": AmortizedGFSF(generator=plain, particles=PARTICLES),
-        "Amortized KSD": AmortizedKSD(generator=plain, particles=PARTICLES, critic=CRITIC),
-        "SVGD": SVGD(particles=PARTICLES, learning_rate=0.01),
-        "GFSF": GFSF(particles=PARTICLES, learning_rate=0.01),
-        "KSD": KSD(particles=PARTICLES, learning_rate=0.01, critic=CRITIC),
-        "MF-VI": MeanFieldVI(particles=PARTICLES),
-        "Pathfinder": Pathfinder(paths=16),
-        "Deep ensemble": DeepEnsemble(members=PARTICLES),
-        "NUTS": NUTS(chains=8, warmup=500, draws=250, max_doublings=7),
-    }
+    @abstractmethod
+    def compared(self, view: View, reference: View) -> dict[str, float]:
+        """The distances of one seed's predictions from the reference's."""
 
+    @abstractmethod
+    def pictured(self, view: View, reference: View) -> dict[str, np.ndarray]:
+        """The arrays that a picture of the predictions needs."""
 
-def variants(dim: int) -> dict[str, Method]:
-    """The row "GPVI (pathwise)" with one choice changed; a spline head costs so much that it has fewer draws."""
-    full = partial(GPVI, particles=WIDE_DRAWS, learning_rate=5e-3)
-    few = partial(full, particles=PARTICLES)
-    return {
-        f"GPVI (pathwise, {PARTICLES} draws)": few(bnn.generator(dim)),
-        "GPVI (pathwise, layers of 64)": full(bnn.generator(dim, hidden=(64, 64))),
-        "GPVI (pathwise, k = 32)": full(bnn.generator(dim, latent=32)),
-        "GPVI (pathwise, k = 128)": full(bnn.generator(dim, latent=128)),
-        "GPVI (pathwise, constant σ)": full(bnn.generator(dim, scale_form="constant")),
-        f"GPVI (pathwise, spline head, {PARTICLES} draws)": few(bnn.generator(dim, head="spline")),
-    }
-
-
-def mixtures(dim: int, steps: int, preset: str) -> dict[str, NetworkRecipe]:
-    """The row "GPVI (pathwise)" as a mixture of generators from different starts, which share out its draws."""
-    return {
-        f"GPVI (pathwise, {members} generators)": dataclasses.replace(
-            recommended(
-                GPVI(bnn.generator(dim), particles=WIDE_DRAWS // members, learning_rate=5e-3),
-                steps,
-                preset,
-            ),
-            members=members,
-        )
-        for members in GENERATORS
-    }
-
-
-def published_methods(
-    *,
-    latent: int,
-    hidden: tuple[int, ...],
-    helper: Helper,
-) -> dict[str, Method]:
-    """The appendix' methods: λ = 1 in every generator, learning rate 1e-3, 100 particles."""
-    generator = Residual(latent=latent, hidden=hidden, scale=1.0)
-    amortised: dict[str, Any] = {
-        "generator": generator,
-        "particles": PARTICLES,
-        "learning_rate": PAPER_LEARNING_RATE,
-    }
-    fixed: dict[str, Any] = {"particles": PARTICLES, "learning_rate": PAPER_LEARNING_RATE}
-    return {
-        "GPVI (functional, helper)": GPVI(gradient="functional", solver=helper, **amortised),
-        "GPVI (functional, exact Jacobian)": GPVI(
-            gradient="functional", solver="block", **amortised
-        ),
-        "Amortized SVGD": AmortizedSVGD(**amortised),
-        "Amortized GFSF": AmortizedGFSF(**amortised),
-        "Amortized KSD": AmortizedKSD(critic=CRITIC, **amortised),
-        "SVGD": SVGD(**fixed),
-        "GFSF": GFSF(**fixed),
-        "KSD": KSD(critic=CRITIC, **fixed),
-        "MF-VI": MeanFieldVI(gradient="pathwise", **fixed),
-        "Deep ensemble": DeepEnsemble(members=PARTICLES, learning_rate=PAPER_LEARNING_RATE),
-        "HMC": HMC(leapfrogs=25, step_size=5e-4, jitter=0.0, warmup=20_000, draws=5_000),
-    }
-
-
-def recommended(method: Method, steps: int, preset: str) -> NetworkRecipe:
-    """A recipe on the posterior itself with decaying learning rate; chains and paths set their own steps."""
-    if preset == "smoke":
-        method = _short(method)
-    return NetworkRecipe(method, None if method.full_data else steps)
-
-
-def _short(method: Method) -> Method:
-    """The same with fewer draws, to keep smoke runs short."""
-    shorter = {
-        NUTS: {"chains": 2, "warmup": 20, "draws": 10, "max_doublings": 4},
-        HMC: {"chains": 2, "warmup": 20, "draws": 10},
-        Pathfinder: {"paths": 2, "draws": 20},
-    }
-    return dataclasses.replace(method, **shorter.get(type(method), {}))  # pyright: ignore[reportArgumentType, reportCallIssue]
-
-
-def as_published(
-    method: Method, steps: int, *, prior: Prior | None = None, temperature: float = 1.0
-) -> NetworkRecipe:
-    """Adam at a constant rate; chains set their own steps."""
-    prior = StandardNormal() if prior is None else prior
-    if method.full_data:
-        return NetworkRecipe(method, prior=prior, temperature=temperature)
-    return NetworkRecipe(method, steps, "constant", prior=prior, temperature=temperature)
+    def measure(self, results: Results[NetworkRecipe]) -> None:
+        """Train all seeds side by side, and compare with the reference."""
+        problem, recipe = self.problem(), results.recipe
+        long = shared_reference(problem, self.references[results.preset], self.directory)
+        for seed, posteriors, reference in rows(
+            problem, recipe, long, results.seeds, results.meter()
+        ):
+            training, view = posteriors[0].training, problem.view(posteriors, seed)
+            results.follow(training)
+            exact = floor(problem, long, networks(posteriors[0]))
+            results.add(self.compared(view, reference))
+            results.add({f"{self.headline[0]}_floor": exact, "seconds": training.seconds})
+            if recipe.temperature == 1.0:
+                results.add(with_density(posteriors, seed))
+            if seed == results.seeds[0] and results.label != REFERENCE:
+                results.arrays.update(self.pictured(view, reference))

@@ -1,0 +1,131 @@
+"""The arguments of `gpvi.Target`, checked and converted one by one."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import DTypeLike, Float, PyTree
+
+from gpvi._inputs import on_device, require_finite
+from gpvi.errors import InputError
+from gpvi.parallel.hosts import local_parts
+from gpvi.specs import is_number, is_whole
+from gpvi.targets.stream import Stream
+
+MOST_DIMENSIONS = 2**31 - 1
+
+
+def check_functions(
+    log_density: Callable | None,
+    log_likelihood: Callable | None,
+    log_prior: Callable | None,
+    data: PyTree,
+) -> None:
+    """Require either a log-density, or a log-likelihood with data and perhaps a log-prior."""
+    if (log_density is None) == (log_likelihood is None):
+        raise InputError(
+            "give either log_density, or log_likelihood with data (and log_prior): "
+            f"got log_density={log_density!r}, log_likelihood={log_likelihood!r}."
+        )
+    if log_density is not None and (data is not None or log_prior is not None):
+        raise InputError(
+            "data and log_prior belong to the mini-batch form: pass log_likelihood instead of log_density."
+        )
+    if log_likelihood is not None and data is None:
+        raise InputError(
+            "log_likelihood needs data: a pytree of arrays whose first axes have one length N."
+        )
+
+
+def checked_dim(dim: Any) -> int:
+    """The dimension as an int."""
+    if dim is None:
+        raise InputError(
+            "dim is missing: pass dim=d, the length of the vector x, or initial=, a point."
+        )
+    if not is_whole(dim) or dim < 1:
+        raise InputError(f"dim is {dim!r}; it must be a whole number ≥ 1.")
+    if dim > MOST_DIMENSIONS:
+        raise InputError(
+            f"dim is {dim}; it may be {MOST_DIMENSIONS:,} at most, as coordinates are numbered in 32 bits."
+        )
+    return int(dim)
+
+
+def checked_temperature(temperature: Any) -> float:
+    """The temperature as a float."""
+    if not is_number(temperature) or not temperature > 0 or not np.isfinite(temperature):
+        raise InputError(
+            f"temperature is {temperature!r}; it must be finite and > 0 (1 is the posterior)."
+        )
+    return float(temperature)
+
+
+def checked_dtype(dtype: DTypeLike | None) -> np.dtype:
+    """float32 or float64; by default what JAX uses for floats."""
+    checked = np.dtype(jnp.result_type(float) if dtype is None else dtype)
+    if checked not in (np.dtype("float32"), np.dtype("float64")):
+        raise InputError(f"dtype is {checked}; use float32 or float64.")
+    return checked
+
+
+def checked_initial(initial: Any, dim: int) -> Float[np.ndarray, " d"]:
+    """The starting point; the origin by default."""
+    point = np.zeros(dim) if initial is None else np.asarray(initial, np.float64)
+    if point.shape != (dim,):
+        raise InputError(f"initial has shape {point.shape}; it must be ({dim},), as dim={dim}.")
+    if not np.isfinite(point).all():
+        raise InputError(
+            "initial holds NaN or infinity; give a point where the log-density is finite."
+        )
+    return point
+
+
+def checked_names(names: Any, dim: int) -> tuple[str, ...]:
+    """One distinct name for each coordinate."""
+    checked = tuple(names)
+    if isinstance(names, str) or not all(isinstance(name, str) for name in checked):
+        raise InputError(f"names is {names!r}; give a list of strings, one for each coordinate.")
+    if len(checked) != dim:
+        raise InputError(f"{len(checked)} names for dim={dim}: give one name for each coordinate.")
+    if len(set(checked)) < dim:
+        twice = next(name for name, times in Counter(checked).items() if times > 1)
+        raise InputError(
+            f"names holds {twice!r} twice; draws by name would lose a coordinate. Give each its own."
+        )
+    return checked
+
+
+def checked_batch_size(batch_size: int | None, size: int) -> int | None:
+    """A batch size between 1 and the number of data, or None for all data."""
+    if batch_size is not None and not (is_whole(batch_size) and 1 <= batch_size <= size):
+        raise InputError(
+            f"batch_size is {batch_size!r}; it must be between 1 and the number of data, {size}."
+        )
+    return batch_size
+
+
+def checked_data(data: PyTree) -> PyTree:
+    """Finite arrays of one length N, on the device; a stream is returned as it is."""
+    if isinstance(data, Stream):
+        return data
+    lengths = set()
+    for path, leaf in jax.tree.leaves_with_path(data):
+        name = "data" + jax.tree_util.keystr(path)
+        for array in local_parts(leaf):
+            if array.ndim == 0:
+                raise InputError(
+                    f"{name} is a single number; each array of data needs a first axis of length N."
+                )
+            require_finite(array, name)
+        lengths.add(np.shape(leaf)[0])
+    if len(lengths) > 1:
+        raise InputError(
+            f"the arrays of data have different lengths {sorted(lengths)} along their first axis."
+        )
+    if lengths == {0}:
+        raise InputError("data is empty: N = 0.")
+    return on_device(data)

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_origin
 
 import jax
 import jax.numpy as jnp
@@ -73,7 +73,7 @@ def public() -> Iterator[Public]:
         module = importlib.import_module(place)
         for name in exported(module):
             value = getattr(module, name)
-            if not callable(value) or id(value) in seen:
+            if not callable(value) or get_origin(value) is not None or id(value) in seen:
                 continue
             seen.add(id(value))
             yield Public(place, name, value)

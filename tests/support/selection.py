@@ -4,7 +4,7 @@ import zlib
 
 import pytest
 
-PARTS = 6
+PARTS = 4
 """The slow tests run in so many parts; each is to take less than 20 minutes on two cores."""
 
 

@@ -86,7 +86,7 @@ def to_document(saved: Saved, listed: int) -> tuple[dict[str, Any], dict[str, np
 
 
 def read(path: str | os.PathLike[str], classes: Iterable[Any] = ()) -> Saved:
-    """What `write` wrote; nothing in the files is executed, and no target is needed."""
+    """Read what `write` wrote; nothing in the file is executed, and no target is needed."""
     known = specs.known_classes(classes)
     document, arrays = storage.read(path)
     if MEMBERS in document:
@@ -117,7 +117,7 @@ def from_document(
     arrays: dict[str, np.ndarray],
     known: Mapping[str, type] | None = None,
 ) -> Saved:
-    """Read what `to_document` wrote; only `known` classes are instantiated, by default all registered ones."""
+    """Read what `to_document` wrote, with instances of `known` classes only; by default all registered ones."""
     _expect(_layers(document["method"]) <= MOST_LAYERS, "it has too many layers")
     method, training = specs.from_json(document["method"], known), document["training"]
     dim, dtype = document["dim"], document["dtype"]

@@ -242,6 +242,22 @@ def test_a_checkpoint_that_lacks_an_array_is_passed_over(tmp_path):
     assert bits(resumed) == bits(whole)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("probes", checkpoint.PROBES * [10**400]), ("seconds", 10**400)],
+    ids=("probes", "seconds"),
+)
+def test_a_checkpoint_with_an_integer_beyond_all_floats_is_passed_over(name, value, tmp_path):
+    whole = fit()
+    stopped(tmp_path, 60, every=20)
+    newest = tmp_path / "attempt-0-step-60"
+    document, arrays = storage.read(newest)
+    storage.write(newest, document | {name: value}, arrays)
+    with pytest.warns(TrainingWarning, match="step 60 is damaged and was skipped"):
+        resumed = fit(checkpoint=tmp_path)
+    assert bits(resumed) == bits(whole)
+
+
 DAMAGES = ("truncate", "flip", "empty", "directory", "foreign")
 
 

@@ -459,7 +459,7 @@ _FORM: dict[str, type | tuple[type, ...]] = {
     "retries": int,
     "notes": list,
     "given_up": bool,
-    "seconds": (int, float),
+    "seconds": float,
     "stopped": (str, type(None)),
     "assessed": list,
     "history": list,
@@ -478,7 +478,7 @@ def _expect_form(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) 
         isinstance(name, str) for name in names
     ):
         raise StorageError("the history of the checkpoint is not made of chunks.")
-    if not all(isinstance(each, int | float) for each in document["probes"]):
+    if not all(isinstance(each, float) for each in document["probes"]):
         raise StorageError("the checkpoint lacks probes.")
     if not all(isinstance(text, str) for text in document["start"]):
         raise StorageError("the description of the start in the checkpoint is not text.")

@@ -111,7 +111,7 @@ class TestChunks:
         """In chunks of two steps as in chunks of ten, bit for bit; the compiler would unroll chunks of one."""
         ends = {}
         for operations_at_a_time in (2**40, 1.0):
-            monkeypatch.setattr(program, "AT_A_TIME", operations_at_a_time)
+            monkeypatch.setattr(program, "CHUNK_OPERATIONS", operations_at_a_time)
             seen = []
             posterior = gpvi.fit(
                 target(),
@@ -133,13 +133,13 @@ class TestChunks:
         plan = plan_of(one, SMALL, steps=5_000)
         state = SMALL.init(one, plan.optimizer, key=KEY)
         each = operations(jax.value_and_grad(costly), vector(2)) * 16
-        monkeypatch.setattr(program, "AT_A_TIME", 6 * each)
+        monkeypatch.setattr(program, "CHUNK_OPERATIONS", 6 * each)
         assert 4 <= limit_chunk_time(plan, one, state).longest <= 6
-        monkeypatch.setattr(program, "AT_A_TIME", each / 100)
+        monkeypatch.setattr(program, "CHUNK_OPERATIONS", each / 100)
         assert limit_chunk_time(plan, one, state).chunk[0] == 2
 
     def test_an_interrupt_is_answered_after_two_steps(self, all_expensive, monkeypatch):
-        monkeypatch.setattr(program, "AT_A_TIME", 1)
+        monkeypatch.setattr(program, "CHUNK_OPERATIONS", 1)
 
         def interrupt(event):
             if event.step == 4:

@@ -26,7 +26,6 @@ from gpvi.generators import Preconditioned
 from gpvi.methods import Method
 from gpvi.methods.base import State
 from gpvi.methods.carriers import Sampler
-from gpvi.methods.particle import AmortizedMethod
 from gpvi.posterior import arviz, saving
 from gpvi.posterior.approximation import Approximation, Model, approximation
 from gpvi.posterior.history import Training
@@ -158,10 +157,6 @@ class Posterior:
         """
         with self._precision():
             return self._approximation.particles
-
-    def carrier(self) -> Any:
-        """Return the model as the method's `step` holds it, to continue training."""
-        return Sampler(self.model) if isinstance(self.method, AmortizedMethod) else self.model  # pyright: ignore[reportArgumentType]
 
     def with_target(self, target: Target) -> "Posterior":
         """Attach the target, which a loaded posterior lacks, so that it can be diagnosed.
@@ -580,12 +575,7 @@ class Posterior:
         ...     gpvi.load(f"{folder}/normal.gpvi").dim
         2
         """
-        saving.write(self.saved(), path)
-
-    def saved(self) -> saving.Saved:
-        """Return what a file holds: everything but the target."""
-        parts = self.method, self.model, self.start, self.names, self.training, self.auxiliary
-        return saving.Saved(*parts)
+        saving.write(saving.Saved.of(self), path)
 
     @property
     def _approximation(self) -> Approximation:

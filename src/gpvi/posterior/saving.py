@@ -49,6 +49,11 @@ class Saved(NamedTuple):
     training: Training
     auxiliary: PyTree
 
+    @classmethod
+    def of(cls, posterior: Any) -> "Saved":
+        """Take what is saved from a `Posterior`."""
+        return cls(*(getattr(posterior, name) for name in cls._fields))
+
 
 def write(saved: Saved, path: str | os.PathLike[str]) -> None:
     """Write a file that `read` reads."""

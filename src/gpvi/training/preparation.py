@@ -18,6 +18,8 @@ from gpvi.diagnostics.missing_mass import InitialEvidence
 from gpvi.errors import TrainingWarning, warn
 from gpvi.methods import GPVI, Method
 from gpvi.methods.base import Learner, State
+from gpvi.methods.carriers import Sampler
+from gpvi.methods.particle import AmortizedMethod
 from gpvi.posterior.posterior import Posterior
 from gpvi.posterior.start import Start
 from gpvi.targets.coordinates import Affine, Whitened
@@ -191,11 +193,17 @@ def first_state(
     """Return the state in which training begins: fresh, or with the model or the particles that `init` gives."""
     state = method.init(density, optimizer, key=key)
     if isinstance(init, Posterior):
-        learner = Learner.start(init.carrier(), optimizer, density.dtype)
+        learner = Learner.start(_as_trained(init), optimizer, density.dtype)
         return State(learner, state.auxiliary if init.auxiliary is None else init.auxiliary)
     if isinstance(init, jax.Array | np.ndarray):
         return _from_points(init, state, density)
     return state
+
+
+def _as_trained(posterior: Posterior) -> Any:
+    """Return the model of a posterior as its method's `step` holds it."""
+    amortized = isinstance(posterior.method, AmortizedMethod)
+    return Sampler(posterior.model) if amortized else posterior.model  # pyright: ignore[reportArgumentType]
 
 
 def _from_points(

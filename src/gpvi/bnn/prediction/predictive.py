@@ -23,6 +23,7 @@ from gpvi.bnn.prediction._fingerprints import Fingerprint, InputForm
 from gpvi.bnn.prediction._mixture import Mixture
 from gpvi.bnn.prediction.prediction import Prediction, with_sharpness
 from gpvi.errors import InputError, NotAvailableError
+from gpvi.posterior import saving
 from gpvi.posterior.posterior import Posterior
 from gpvi.posterior.saving import understood
 from gpvi.specs import require_between, require_key, require_positive
@@ -485,7 +486,7 @@ class Predictive:
             )
         fingerprint = Fingerprint.of(self.network, self.likelihood, form, self.posterior.dtype)
         saved = _saving.Saved(
-            members=tuple(each.saved() for each in self.members),
+            members=tuple(saving.Saved.of(each) for each in self.members),
             likelihood=_saving.storable(self.likelihood),
             likelihood_class=type(self.likelihood).__name__,
             inputs=form,

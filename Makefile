@@ -56,7 +56,7 @@ $(BIN)/python:
 
 $(BASE): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing gpvi into $(VENV)"
-	@$(PIP_INSTALL) --editable .
+	@$(PIP_INSTALL) --editable '.[cli,plots]'
 	@touch $@
 
 $(DEV): pyproject.toml constraints.txt | $(BIN)/python

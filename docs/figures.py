@@ -24,9 +24,9 @@ from gpvi_paper import records
 from gpvi_paper.bench import results
 from gpvi_paper.experiments import EXPERIMENTS
 from gpvi_paper.experiments.images.open_category import HISTOGRAM, SPLIT
-from gpvi_paper.report.maps import maps_chart
-from gpvi_paper.report.outliers import ScoreHistogram, draw_histogram
-from gpvi_paper.report.reliability import draw_reliability
+from gpvi_paper.report.charts.maps import maps_chart
+from gpvi_paper.report.charts.outliers import ScoreHistogram, draw_histogram
+from gpvi_paper.report.charts.reliability import draw_reliability
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"

@@ -59,12 +59,12 @@ def test_parts_of_your_own_are_trained_diagnosed_saved_and_loaded(heading, run, 
     x = posterior.sample(100, key=key)
     np.testing.assert_allclose(x.mean(0), [1.0, 2.0], atol=0.4)
     np.testing.assert_allclose(np.cov(x.T), [[1.0, 1.0], [1.0, 2.0]], atol=0.8)
-    posterior.save("again")
+    posterior.save("again.gpvi")
     for name in own:
         monkeypatch.delitem(specs._registry, name)
     with pytest.raises(gpvi.errors.StorageError, match=r"your own, import.*classes="):
-        gpvi.load("again")
-    given = gpvi.load("again", classes=[names[name] for name in own & names.keys()])
+        gpvi.load("again.gpvi")
+    given = gpvi.load("again.gpvi", classes=[names[name] for name in own & names.keys()])
     assert given.method == posterior.method
 
 

@@ -13,7 +13,6 @@ from scipy import integrate, stats
 
 from gpvi import metrics
 from gpvi.errors import InputError
-from gpvi_paper.report.reliability import draw_reliability, reliability_diagram
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -314,28 +313,6 @@ def test_labels_and_values_may_be_lists_series_and_whole_floats():
     assert metrics.rmse([1, 2], pandas.Series([1.0, 2.0])) == 0
     with pytest.raises(InputError, match="y cannot be read as numbers"):
         metrics.rmse([1, 2], ["a", "b"])
-
-
-# The diagram
-
-
-def test_the_reliability_diagram_shows_each_curve_and_its_error(classes):
-    logits, labels = classes
-    bins = metrics.reliability(softmax(logits).mean(0), labels, bins=5)
-    drawing = reliability_diagram({"mixture": bins, "first": bins})
-    assert drawing.startswith("<svg") and "mixture" in drawing
-    assert drawing.count(f"ECE {float(bins.error):.3f}") == 2
-    assert "currentColor" in drawing
-
-
-def test_the_reliability_diagram_leaves_out_empty_bins():
-    from matplotlib.figure import Figure
-
-    bins = metrics.reliability(np.array([[0.2, 0.8], [0.6, 0.4]]), np.array([1, 1]), bins=10)
-    axes = Figure().subplots()
-    draw_reliability(axes, {"a": bins})
-    drawn = np.stack(axes.lines[1].get_data(), 1)
-    np.testing.assert_allclose(drawn, [[0.6, 0.0], [0.8, 1.0]])
 
 
 # Whole numbers and NaN

@@ -4,6 +4,7 @@ Every message says what is wrong, why, and what to do.
 """
 
 import difflib
+import importlib.util
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -83,11 +84,9 @@ class NotAvailableError(GPVIError):
     Examples
     --------
     >>> target = gpvi.Target(lambda x: -x @ x, dim=2)
-    >>> try:
-    ...     gpvi.fit(target, gpvi.Pathfinder(), key=key, mesh=1, progress=False)
-    ... except gpvi.errors.NotAvailableError as error:
-    ...     print(str(error)[:29])
-    mesh is 1, but Pathfinder fol
+    >>> target.local_log_density(jnp.zeros(2), jnp.ones(2), None, key=key)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    gpvi.errors.NotAvailableError: this target's log-likelihood cannot use a separate draw for each datum. Use ...
     """
 
 
@@ -126,7 +125,8 @@ class ReliabilityWarning(UserWarning):
     Turn it into an error, for instance in a pipeline:
 
     >>> import warnings
-    >>> warnings.simplefilter("error", gpvi.errors.ReliabilityWarning)
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", gpvi.errors.ReliabilityWarning)
     """
 
 
@@ -135,8 +135,11 @@ class TrainingWarning(UserWarning):
 
     Examples
     --------
+    Ignore it where the result is looked at anyway:
+
     >>> import warnings
-    >>> warnings.simplefilter("ignore", gpvi.errors.TrainingWarning)
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", gpvi.errors.TrainingWarning)
     """
 
 
@@ -176,3 +179,21 @@ def quietly() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrainingWarning)
         yield
+
+
+def require_extra(extra: str, package: str, purpose: str) -> None:
+    """Raise `NotAvailableError` unless an optional package is installed.
+
+    Parameters
+    ----------
+    extra
+        The extra of this distribution that installs the package.
+    package
+        The name by which the package is imported.
+    purpose
+        What needs it, as the subject of the message.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise NotAvailableError(
+            f"{purpose} needs {package}, which is not installed: pip install 'gpvi[{extra}]'."
+        )

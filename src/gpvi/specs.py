@@ -154,16 +154,10 @@ def resolve(
 
 def _advice(value: Any, of: type | UnionType) -> str:
     """Say what an object of a class of the user's own needs to be accepted."""
-    if isinstance(value, type) or not isinstance(of, type):
+    if isinstance(value, type) or not isinstance(of, type) or not isabstract(of):
         return ""
-    if getattr(of, "_is_protocol", False):
-        names = (*getattr(of, "__annotations__", ()), *vars(of))
-        missing = [name for name in names if name[0] != "_" and not hasattr(value, name)]
-        return f" This one lacks {', '.join(missing)}."
-    if isabstract(of):
-        package = ".".join(of.__module__.split(".")[:2])
-        return f" A class of your own must be a subclass of {package}.{of.__name__}."
-    return ""
+    package = ".".join(of.__module__.split(".")[:2])
+    return f" A class of your own must be a subclass of {package}.{of.__name__}."
 
 
 def require_instance(name: str, value: Any, of: type | UnionType) -> None:

@@ -376,17 +376,17 @@ _RECORD = TypeAdapter(Record)
 
 
 def _commit() -> str | None:
-    """The commit of the checkout this file is tracked in, with "+changes" where the package was edited since."""
-    folder = Path(__file__).parent
+    """The commit of the checkout this file is tracked in, with "+changes" if the source was edited since."""
+    source = Path(__file__).parents[1]
 
     def git(*words: str) -> str:
         done = subprocess.run(
-            ["git", *words], cwd=folder, capture_output=True, text=True, timeout=10, check=True
+            ["git", *words], cwd=source, capture_output=True, text=True, timeout=10, check=True
         )
         return done.stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", Path(__file__).name)
+        git("ls-files", "--error-unmatch", str(Path(__file__).relative_to(source)))
         commit = git("rev-parse", "--short=12", "HEAD")
         return commit + ("+changes" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):

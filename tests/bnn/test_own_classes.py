@@ -10,10 +10,10 @@ import pytest
 from scipy import stats
 
 import gpvi
-from gpvi import bnn
+from gpvi import bnn, specs
 from gpvi.bnn.likelihoods import as_likelihood
 from gpvi.bnn.priors import as_prior
-from gpvi.errors import InputError, NotAvailableError
+from gpvi.errors import InputError, NotAvailableError, StorageError
 from gpvi.specs import spec
 
 KEY = jax.random.key(0)
@@ -36,7 +36,7 @@ def own(tmp_path_factory):
 
 
             @spec
-            class Exponential(bnn.Likelihood):
+            class OwnExponential(bnn.Likelihood):
                 """y > 0 with mean scale · exp(output); the least that a likelihood must define."""
 
                 scale: float = 1.0
@@ -51,7 +51,7 @@ def own(tmp_path_factory):
 
 
             @spec
-            class Laplace(bnn.Prior):
+            class OwnLaplace(bnn.Prior):
                 scale: float = 0.5
 
                 def log_prob(self, flat, network):
@@ -70,11 +70,11 @@ def own(tmp_path_factory):
 def predictive(own):
     return bnn.fit(
         NETWORK,
-        own.Exponential(2.0),
+        own.OwnExponential(2.0),
         X,
         Y,
         key=KEY,
-        prior=own.Laplace(),
+        prior=own.OwnLaplace(),
         method=gpvi.SVGD(particles=4),
         steps=20,
         progress=False,
@@ -82,7 +82,7 @@ def predictive(own):
 
 
 def test_the_target_is_likelihood_plus_prior(own):
-    target = bnn.target(NETWORK, own.Exponential(2.0), own.Laplace(0.7), X, Y)
+    target = bnn.target(NETWORK, own.OwnExponential(2.0), own.OwnLaplace(0.7), X, Y)
     assert target.dim == NETWORK.size
     w = 0.3 * jax.random.normal(KEY, (NETWORK.size,))
     mean = 2.0 * np.exp(NETWORK.apply(w, jnp.asarray(X, jnp.float32)))
@@ -93,7 +93,7 @@ def test_the_target_is_likelihood_plus_prior(own):
 
 
 def test_it_is_trained_and_predicts(own, predictive):
-    assert predictive.likelihood == own.Exponential(2.0)
+    assert predictive.likelihood == own.OwnExponential(2.0)
     found = predictive.predict(X, key=KEY)
     means = 2.0 * np.exp(predictive.outputs(X, key=KEY))
     np.testing.assert_allclose(found.mean, means.mean(0), rtol=1e-4)
@@ -104,22 +104,28 @@ def test_it_is_trained_and_predicts(own, predictive):
     )
 
 
-def test_it_is_saved_and_loaded(own, predictive, tmp_path):
+def test_it_is_saved_and_loaded(own, predictive, tmp_path, monkeypatch):
     predictive.save(tmp_path / "saved")
     again = bnn.load(tmp_path / "saved", NETWORK)
-    assert again.likelihood == own.Exponential(2.0)
+    assert again.likelihood == own.OwnExponential(2.0)
     np.testing.assert_array_equal(
         again.predict(X, key=KEY).mean, predictive.predict(X, key=KEY).mean
     )
+    with monkeypatch.context() as patch:
+        patch.delitem(specs._registry, "OwnExponential")
+        with pytest.raises(StorageError, match=r"class 'OwnExponential'.*import the module"):
+            bnn.load(tmp_path / "saved", NETWORK)
+        passed = bnn.load(tmp_path / "saved", NETWORK, classes=[own.OwnExponential])
+        assert passed.likelihood == again.likelihood
     with pytest.raises(InputError, match="was saved: leave it out"):
-        bnn.load(tmp_path / "saved", NETWORK, likelihood=own.Exponential(3.0))
+        bnn.load(tmp_path / "saved", NETWORK, likelihood=own.OwnExponential(3.0))
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda p: p.sample(X, 2, key=KEY), r"Exponential has no sample.*Define sample"),
-        (lambda p: p.interval(X, key=KEY), r"Exponential has no cdf.*Predictive\.sample"),
+        (lambda p: p.sample(X, 2, key=KEY), r"OwnExponential has no sample.*Define sample"),
+        (lambda p: p.interval(X, key=KEY), r"OwnExponential has no cdf.*Predictive\.sample"),
         (lambda p: p.log_probabilities(X, key=KEY), "no distribution over classes"),
         (lambda p: p.likelihood.entropy(jnp.ones((1, 1))), "no closed form"),
     ],
@@ -142,9 +148,11 @@ def test_a_class_must_inherit_and_define_what_is_required():
         Incomplete()  # pyright: ignore[reportAbstractUsage]
     with pytest.raises(TypeError, match=r"abstract.*log_prob"):
         bnn.Prior()  # pyright: ignore[reportAbstractUsage]
-    with pytest.raises(InputError, match=r"likelihood is .*Alike"):
+    with pytest.raises(
+        InputError, match=r"likelihood is .*Alike.*subclass of gpvi\.bnn\.Likelihood"
+    ):
         as_likelihood(Alike())
-    with pytest.raises(InputError, match=r"prior is .*Alike"):
+    with pytest.raises(InputError, match=r"prior is .*Alike.*subclass of gpvi\.bnn\.Prior"):
         as_prior(Alike())
     for kind in (bnn.Gaussian, bnn.Heteroscedastic, bnn.Categorical, bnn.Bernoulli, bnn.Poisson):
         assert issubclass(kind, bnn.Likelihood)
@@ -152,11 +160,11 @@ def test_a_class_must_inherit_and_define_what_is_required():
 
 def test_a_prior_of_the_noise():
     @spec
-    class ExponentialNoise(bnn.NoisePrior):
+    class OwnNoise(bnn.NoisePrior):
         def log_prob(self, log_noise):
             return (log_noise - jnp.exp(log_noise)).sum()
 
-    likelihood = bnn.Gaussian(noise=ExponentialNoise())
+    likelihood = bnn.Gaussian(noise=OwnNoise())
     assert likelihood.extra(1) == ("log_noise[0]",)
     expected = stats.expon.logpdf(np.exp(-0.3)) - 0.3
     assert likelihood.log_prior(jnp.array([-0.3])) == pytest.approx(expected, rel=1e-5)
@@ -166,7 +174,7 @@ def test_classes_of_ones_own_are_temperature_scaled_like_the_built_in():
     """A classifier whose logits are scaled; at scale 1 it is `Categorical`, which it does not inherit from."""
 
     @spec
-    class Scaled(bnn.Likelihood):
+    class OwnClasses(bnn.Likelihood):
         scale: float = 1.0
         discrete = classifies = True
 
@@ -188,11 +196,11 @@ def test_classes_of_ones_own_are_temperature_scaled_like_the_built_in():
             return p, p * (1 - p)
 
     network, labels = bnn.mlp((2, 3, 3)), np.arange(12) % 3
-    target = bnn.target(network, Scaled(), "fan-in", X, labels)
+    target = bnn.target(network, OwnClasses(), "fan-in", X, labels)
     posterior = gpvi.fit(target, gpvi.SVGD(particles=4), key=KEY, steps=2, progress=False)
     mine, built_in = (
         bnn.Predictive(posterior, network, likelihood, sharpness=2.0)
-        for likelihood in (Scaled(), bnn.Categorical())
+        for likelihood in (OwnClasses(), bnn.Categorical())
     )
     found, expected = (each.predict(X, key=KEY) for each in (mine, built_in))
     jax.tree.map(

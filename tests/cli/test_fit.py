@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import gpvi
-from gpvi.cli import app
+from gpvi.cli import load_app
 from gpvi.errors import StorageError
 
 GAUSSIAN = """
@@ -42,7 +42,7 @@ def model():
 
 
 def call(*words):
-    return CliRunner().invoke(app, ["fit", *map(str, words)])
+    return CliRunner().invoke(load_app(), ["fit", *map(str, words)])
 
 
 def arrays(out) -> dict[str, np.ndarray]:
@@ -274,7 +274,7 @@ def test_the_diagnosis_is_printed_where_the_draws_cannot_be_written(file, tmp_pa
     def full(*_):
         raise StorageError("the draws cannot be written: No space left on device.")
 
-    monkeypatch.setattr("gpvi.cli.fitting._write", full)
+    monkeypatch.setattr("gpvi.cli.fit._write", full)
     words = ("--dim", 2, "--method", "svgd", "--steps", 5, "--out", tmp_path / "out")
     result = call(file, *words)
     assert result.exit_code == 2

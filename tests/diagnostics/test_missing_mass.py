@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gpvi
+from gpvi.diagnostics import missing_mass as masses
 from gpvi.diagnostics.importance import importance
 from gpvi.diagnostics.missing_mass import (
     InitialEvidence,
@@ -18,6 +19,7 @@ from gpvi.diagnostics.missing_mass import (
 )
 from gpvi.generators import Linear
 from gpvi.generators.gaussian import LinearMap
+from gpvi.targets import density
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.targets.preflight import rounded
 from gpvi.training.stopping import importance_of_draws
@@ -145,3 +147,22 @@ def test_the_largest_of_what_is_missed_counts():
     assert missing_mass(inside, nothing, half, dtype=SINGLE) == pytest.approx(0.5)
     assert missing_mass(inside, None, nothing, dtype=SINGLE) == 0.0
     assert missing_mass(inside, None, None, dtype=SINGLE) is None
+
+
+def test_an_expensive_log_density_is_given_fewer_proposals(monkeypatch):
+    """The evidence of a Gaussian is right with many proposals, and with few."""
+    asked = []
+    weights = masses._wide_gaussian_weights
+    monkeypatch.setattr(
+        masses,
+        "_wide_gaussian_weights",
+        lambda target, n, key: (asked.append(n), weights(target, n, key))[1],
+    )
+    target = gpvi.Target(lambda x: -0.5 * (x**2).sum(), dim=2)
+    cheap = wide_gaussian_evidence(target, key=jax.random.key(0))
+    monkeypatch.setattr(density, "EXPENSIVE", 0)
+    expensive = wide_gaussian_evidence(target, key=jax.random.key(0))
+    assert asked == [masses.PROPOSALS, masses.FEW_PROPOSALS]
+    for evidence in (cheap, expensive):
+        assert evidence is not None
+        assert evidence.log_evidence == pytest.approx(np.log(2 * np.pi), abs=4 * evidence.se)

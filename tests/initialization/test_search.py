@@ -1,7 +1,5 @@
 """A starting Gaussian against posteriors whose moments are known, or found by quadrature."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,11 +10,6 @@ from threadpoolctl import threadpool_info
 
 from gpvi.errors import InputError
 from gpvi.initialization import Gaussian, NoPathError, automatic, laplace, variational
-from gpvi.initialization._candidates import Far, Missed, Near, candidates
-from gpvi.initialization._combination import importance_sample, temper
-from gpvi.initialization._elbo_ascent import newton_step
-from gpvi.initialization._evaluation import BATCH, BLOCK, HostDensity
-from gpvi.initialization._gaussians import Mixture, Normal
 from selection import some_slow
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -64,9 +57,7 @@ NORMALS = {
 
 
 @pytest.mark.parametrize("find", [variational, laplace])
-@pytest.mark.parametrize(
-    "name", some_slow(NORMALS, fast=("scales and correlations", "large constant"))
-)
+@pytest.mark.parametrize("name", some_slow(NORMALS, fast=set(NORMALS) - {"200 dimensions"}))
 def test_normal_is_recovered(name, find, getkey):
     log_density, mean, covariance = NORMALS[name]
     gaussian = find(log_density, jnp.zeros(len(mean)), key=getkey())
@@ -134,13 +125,16 @@ def sine(x):
     return prior - 0.5 * (residual**2).sum() - 60 * x[2]
 
 
-@pytest.mark.slow
-def test_paths_go_on_while_they_find_new_places():
-    """The first of them ends in a mode that does not count; one of them all must find the one that does."""
-    reports = [variational(sine, np.zeros(4), key=jax.random.key(k)).report for k in range(10)]
+@pytest.mark.parametrize("keys", some_slow((range(2), range(2, 10)), fast=(range(2),)))
+def test_some_path_finds_the_best_of_many_modes(keys):
+    """The first path ends in a mode of little mass; each search must find the mode with nearly all of it."""
+    reports = [variational(sine, np.zeros(4), key=jax.random.key(k)).report for k in keys]
     best = [max(report.elbos) for report in reports]
     assert max(best) - min(best) < 1
     assert all(8 <= report.paths <= 32 for report in reports)
+
+
+def test_paths_go_on_while_they_find_new_optima():
     lattice = variational(
         lambda x: 9 * jnp.cos(4 * x).sum() - 0.01 * x @ x, np.zeros(3), key=jax.random.key(0)
     )
@@ -149,7 +143,7 @@ def test_paths_go_on_while_they_find_new_places():
     assert gaussian.report.paths == 8 and gaussian.report.distinct == (0,)
 
 
-def test_places_too_far_apart_for_one_covariance_end_no_search():
+def test_optima_too_far_apart_for_one_covariance_end_no_search():
     """A lattice without end: the paths run so far that their moments are singular in float64."""
     found = variational(lambda x: 9 * jnp.cos(4 * x).sum(), np.zeros(3), key=jax.random.key(0))
     assert np.isfinite(found.scale).all()
@@ -219,9 +213,7 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", some_slow(ODD, fast=("funnel in 2", "bent banana", "Student in 10"))
-)
+@pytest.mark.parametrize("name", some_slow(ODD, fast=set(ODD) - {"funnel in 10"}))
 def test_odd_shapes_are_covered_within_a_small_factor(name, getkey):
     log_density, mean, covariance, start = ODD[name]
     gaussian = automatic(log_density, start, key=getkey())
@@ -259,8 +251,7 @@ EDGES = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", EDGES)
+@pytest.mark.parametrize("name", some_slow(EDGES, fast=("gamma", "wide gammas")))
 def test_edges_are_survived(name, getkey):
     """NaN or −∞ outside a region: the Gaussian fits inside it, and most of its draws do."""
     log_density, mean, covariance = EDGES[name]
@@ -271,7 +262,6 @@ def test_edges_are_survived(name, getkey):
     assert np.isfinite(values).mean() > 0.6
 
 
-@pytest.mark.slow
 def test_logistic_regression_with_raw_features(getkey):
     """Moments by quadrature over ±8 standard deviations."""
     rng = np.random.default_rng(0)
@@ -331,7 +321,6 @@ def test_float32_session_is_searched_in_float64(getkey):
     assert_covers(gaussian, mean, covariance, 0.97, 1.03, 0.05)
 
 
-@pytest.mark.slow
 def test_laplace_where_variational_fails(getkey):
     """Poisson rates of e^±300 at the start: Gaussians there are too narrow for float64."""
     rng = np.random.default_rng(0)
@@ -406,13 +395,6 @@ def test_the_search_keeps_blas_to_one_thread(getkey):
     assert set(threads[-1]) == {1}
 
 
-@pytest.mark.parametrize("number", [1, BATCH, BATCH + 1, BLOCK - 1, BLOCK, 2 * BLOCK + 5])
-def test_values_are_those_of_each_point_however_many_there_are(number):
-    x = np.random.default_rng(0).standard_normal((number, 3))
-    found = HostDensity(lambda x: -0.5 * (x**2).sum(), 3).values(x)
-    np.testing.assert_allclose(found, -0.5 * (x**2).sum(1), rtol=1e-12)
-
-
 @pytest.mark.parametrize("seed", [1, 4, 5])
 def test_a_narrow_second_mode_in_four_dimensions_is_found(seed):
     """Half the mass lies 12 standard deviations away, within 0.4: keys for which 4,096 candidates missed it."""
@@ -424,66 +406,6 @@ def test_a_narrow_second_mode_in_four_dimensions_is_found(seed):
     with jax.enable_x64(False):
         found = automatic(log_density, jnp.zeros(4), key=jax.random.key(seed))
     assert len(found.report.distinct) == 2
-
-
-def test_paths_begin_in_turn_where_little_is_known():
-    """Missed, far, missed, near; each far direction twice, and each further than the one before."""
-    plan = list(itertools.islice(candidates(3, 32, np.random.default_rng(0)), 31))
-    assert all(isinstance(one, Missed) for one in plan[::2])
-    assert [type(one) for one in plan[1::2]] == [Far, Near] * 7 + [Far]
-    far = [one for one in plan if isinstance(one, Far)]
-    near = [one for one in plan if isinstance(one, Near)]
-    assert [one.distance for one in far] == [16, -16, 32, -32, 64, -64, 128, -128]
-    pairs = zip(far[::2], far[1::2], strict=True)
-    assert all(np.array_equal(one.direction, other.direction) for one, other in pairs)
-    directions = np.stack([one.direction for one in far[::2] + near])
-    assert len(np.unique(directions, axis=0)) == 4 + 7
-    assert np.allclose((directions**2).sum(1), 3)
-
-
-def test_newton_step_solves_a_normal_from_d_plus_two_draws():
-    rng = np.random.default_rng(0)
-    root = np.tril(rng.standard_normal((4, 4))) + 3 * np.eye(4)
-    target = Normal(rng.standard_normal(4), root)
-    normal = Normal(np.zeros(4), np.eye(4))
-    noise = rng.standard_normal((6, 4))
-    scores = -np.linalg.solve(root @ root.T, (noise - target.location).T).T
-    step = newton_step(normal, noise, np.zeros(6), scores)
-    assert step is not None
-    moved = normal.moved(step.shift, step.factor(1.0))
-    assert np.allclose(moved.location, target.location)
-    assert np.allclose(moved.scale, target.scale)
-
-
-def test_parts_of_a_mixture_without_a_draw_do_not_count():
-    """Of 100 draws none comes from a part with a share of 0.4 %: all come from the other part, which is p."""
-    p, far = Normal(np.zeros(2), np.eye(2)), Normal(np.ones(2), np.eye(2))
-    density = HostDensity(lambda x: -0.5 * x @ x - jnp.log(2 * jnp.pi), 2)
-    proposal = Mixture([far, p], np.array([0.004, 0.996]))
-    sample = importance_sample(density, proposal, 100, np.random.default_rng(0))
-    assert sample.x.shape == (100, 2)
-    assert np.allclose(sample.log_ratios, 0, atol=1e-12)
-
-
-def test_shares_of_a_mixture_are_those_of_its_draws():
-    parts = [Normal(np.array([centre]), np.eye(1)) for centre in (-8.0, 0.0, 8.0)]
-    mixture = Mixture(parts, np.array([0.09, 0.46, 0.45]))
-    x, drawn = mixture.draw(10, np.random.default_rng(0))
-    nearest = np.abs(x - [-8.0, 0.0, 8.0]).argmin(1)
-    assert np.array_equal(np.bincount(nearest, minlength=3), [0, 4, 6])
-    assert np.allclose(drawn.shares, [0.0, 0.4, 0.6])
-    assert drawn.moments().location == pytest.approx(4.8)
-
-
-@pytest.mark.parametrize("spread", [0.1, 3.0, 100.0])
-def test_tempered_weights_keep_the_effective_sample(spread):
-    ratios = spread * np.random.default_rng(0).standard_normal(1000)
-    ratios[::10] = -np.inf
-    exponent, weights = temper(ratios, 200)
-    assert weights.sum() == pytest.approx(1)
-    assert np.all(weights[::10] == 0)
-    effective = 1 / (weights**2).sum()
-    assert exponent == 1 if spread < 1 else effective == pytest.approx(200, rel=1e-3)
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
-"""Several devices and several processes find what one device finds, and move no more than they must.
+"""Several devices and several processes give the result of one device, and move no more than they must.
 
-JAX counts its devices once for each process, so that every run is a process of its own (`mesh_runs.py`).
+A process has one number of devices for life, so every run is a process of its own (`mesh_runs.py`).
 """
 
 import os
@@ -33,7 +33,7 @@ OTHERS = (
 
 
 def run(out: Path, *arguments: str, processes: int = 1) -> dict[str, np.ndarray]:
-    """What the runs found."""
+    """Run the script in so many processes, and return what it wrote."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -137,11 +137,27 @@ def test_meshes_that_cannot_be_are_refused():
         gpvi.fit(target, key=key, mesh=Mesh(devices[:1], ("particle",)))
 
 
-def test_data_that_cannot_be_shared_out_are_refused():
+class Device:
+    """Stands for a device where a mesh only counts them."""
+
+    platform = device_kind = "cpu"
+    process_index = 0
+
+
+def devices(count: int, *axes: str) -> Mesh:
+    return Mesh(np.array([Device() for _ in range(count)]), axes)
+
+
+def test_data_that_cannot_be_distributed_are_refused():
     one = as_mesh(1)
     assert one is not None and hosts.share(6, one) == slice(0, 6)
     with pytest.raises(InputError, match="it is to read the 6 rows"):
         hosts.distribute(np.zeros((5, 2)), one, size=6)
+    for axis in ("data", "particles"):
+        with pytest.raises(InputError, match=f"axis '{axis}'.*so that there are 8 or 12"):
+            hosts.share(10, devices(4, axis))
+    with pytest.raises(InputError, match=r"so that there are 4\."):
+        hosts.share(3, devices(4, "data"))
 
 
 def test_parts_lie_along_the_longest_axis_that_divides():
@@ -153,10 +169,14 @@ def test_parts_lie_along_the_longest_axis_that_divides():
     assert layout.sharding(np.zeros((9, 4))).spec == Spec(parts)
 
 
-def test_seeds_take_as_many_devices_as_divide_them():
+def test_seeds_take_as_many_devices_as_divide_them(monkeypatch):
     assert for_seeds(None, 3) is None
-    found = for_seeds(as_mesh(1), 3)
-    assert found is not None and found.size == 1
+    mesh = devices(8, "particles")
+    sizes = {seeds: for_seeds(mesh, seeds).size for seeds in (1, 3, 7, 8, 12, 16)}  # pyright: ignore[reportOptionalMemberAccess]
+    assert sizes == {1: 1, 3: 3, 7: 7, 8: 8, 12: 6, 16: 8}
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(InputError, match="pass 8 or 16"):
+        for_seeds(mesh, 12)
 
 
 @pytest.mark.slow
@@ -169,7 +189,7 @@ def test_eight_devices_find_what_one_finds_for_every_method(alone, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("axes", "shape"), [(("particles", "data"), (4, 2)), (("data",), (8,))])
-def test_data_are_shared_out_too(alone, axes, shape, tmp_path):
+def test_data_are_distributed_too(alone, axes, shape, tmp_path):
     where = ["--axes", *axes, "--shape", *map(str, shape), "--draws"]
     same(run(tmp_path / "found.npz", *where, "--methods", *PROMISED), alone, PROMISED)
 

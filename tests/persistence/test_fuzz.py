@@ -28,7 +28,8 @@ import typer
 import gpvi
 from damage import resealed, sealed, split
 from gpvi import bnn
-from gpvi.cli import app, fitting, userfile
+from gpvi.cli import application, load_app, userfile
+from gpvi.cli import fit as fitting
 from gpvi.diagnostics.missing_mass import InitialEvidence
 from gpvi.errors import GPVIError
 from gpvi.posterior.history import Training
@@ -346,7 +347,7 @@ def check(found: Counter, count: int) -> None:
 @counts
 @pytest.mark.parametrize("name", READERS)
 def test_readers_refuse_what_is_damaged(name, count, tmp_path):
-    check(fuzz(name, tmp_path, count, seed=count), count)
+    check(fuzz(name, tmp_path, count, seed=1), count)
 
 
 LINES = (
@@ -373,10 +374,10 @@ def command(words: list[str]) -> None:
             userfile, "target", lambda place, dim: userfile._run(userfile.split(place)[0])
         )
         patch.setattr(sys.modules["gpvi.training.fit"], "fit", _stop)
-        patch.setattr(sys.modules["gpvi.cli.app"], "complain", said.append)
+        patch.setattr(application, "complain", said.append)
         patch.setattr(fitting, "complain", said.append)
         with pytest.raises(SystemExit) as ended:
-            typer.main.get_command(app).main(words, prog_name="gpvi")
+            typer.main.get_command(load_app()).main(words, prog_name="gpvi")
     assert ended.value.code in (0, 1, 2, 130), ended.value.code
     assert not any(line.startswith("unexpected") for line in said), said
     if ended.value.code:
@@ -404,7 +405,7 @@ def fuzz_commands(folder: Path, count: int, seed: int) -> Counter:
 
 @counts
 def test_commands_refuse_what_they_do_not_know(count, tmp_path, capsys):
-    check(fuzz_commands(tmp_path, count, seed=count), count)
+    check(fuzz_commands(tmp_path, count, seed=1), count)
 
 
 def fuzz_places(folder: Path, count: int, seed: int) -> Counter:
@@ -435,7 +436,7 @@ def fuzz_places(folder: Path, count: int, seed: int) -> Counter:
 
 @counts
 def test_places_of_functions_are_refused_in_words(count, tmp_path):
-    check(fuzz_places(tmp_path, count, seed=count), count)
+    check(fuzz_places(tmp_path, count, seed=1), count)
 
 
 def test_a_zip_that_unpacks_to_too_much_is_refused(tmp_path):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gpvi import Target
+from gpvi.targets.preflight._checks import _cure
 from selection import slow
 
 STATE = np.random.default_rng(0)
@@ -84,6 +85,7 @@ TROUBLES = {
     "a branch": (lambda x: normal(x) if x[0] > 0 else -normal(x), "error", "jax.lax.cond instead"),
     "numpy": (lambda x: -np.sum(np.asarray(x)), "error", "traced value into a NumPy array"),
     "another length": (lambda x: -(x @ jnp.ones(3)), "error", r"fails on a vector of shape \(2,\)"),
+    "an index too far": (lambda x: normal(x) + x[2], "error", "reads coordinate 2 .*Check dim=2"),
     "a vector": (
         lambda x: -(x**2),
         "error",
@@ -144,10 +146,11 @@ def test_troubles(name):
             lambda w, b: jnp.sum(-((w[0] - b["x"]) ** 2)) - w @ w - 3,
             "not a sum over data.*log_prior",
         ),
+        (lambda w, b: -((w[0] + b["x"][:, None] - b["x"]) ** 2), r"shape \(20, 20\) for 20 data"),
         (lambda w, b: jnp.sum(-((w[0] - b["x"]) ** 2)), None),
         (lambda w, b: -((w[0] - b["x"]) ** 2), None),
     ],
-    ids=["mean", "with prior", "sum", "each"],
+    ids=["mean", "with prior", "pairs", "sum", "each"],
 )
 def test_likelihoods_of_batches(log_likelihood, message):
     seen = Target(log_likelihood=log_likelihood, data=DATA, dim=1).debug()
@@ -188,6 +191,21 @@ def gammas(shape):
         numpyro.sample("rate", dist.Gamma(shape, 1.0))
 
     return model
+
+
+@pytest.mark.parametrize(
+    ("dtype", "finite", "message"),
+    [
+        ("float32", [True, True], "in float64 all is finite: use dtype='float64'"),
+        ("float32", [True, False], "in float64 it is finite at 50% of these points"),
+        ("float32", [False, False], "float64 is no cure"),
+        ("float32", None, "try dtype='float64'"),
+        ("float64", [True, True], "float64 is no cure"),
+    ],
+)
+def test_the_remedy_depends_on_what_float64_gives(dtype, finite, message):
+    values = None if finite is None else np.array(finite)
+    assert message in _cure(np.zeros((2, 1)), np.dtype(dtype), lambda points: values)
 
 
 @pytest.mark.parametrize(

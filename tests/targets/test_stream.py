@@ -199,14 +199,24 @@ def test_a_streamed_run_is_estimated(files):
     assert found.step_seconds > 0
 
 
-@pytest.mark.slow
 def test_a_streamed_target_is_looked_at_before_training(files):
     assert target(Stream(files)).debug().ok
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_rows_come_in_the_precision_of_the_target(dtype):
+    exact = X.astype(np.float64) / 3, Y.astype(np.float64)
+    here, there = (target(data, dtype=dtype) for data in (exact, Stream(exact)))
+    with here.precision():
+        batches = [each.batch(np.array([7, 3])) for each in (here, there)]
+    for one, other in zip(*batches, strict=True):
+        assert one.dtype == other.dtype == dtype
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_training_on_rows_in_the_precision_of_the_target(dtype):
     exact = X.astype(np.float64) / 3, Y.astype(np.float64)
     whole, streamed = fit(target(exact, dtype=dtype)), fit(target(Stream(exact), dtype=dtype))
     assert streamed.particles.dtype == dtype

@@ -6,12 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.stats import multivariate_normal
 
 import gpvi
 from gpvi.errors import InputError
-from gpvi.targets.coordinates import Affine, Whitened
-from gpvi.targets.density import Evaluation, evaluate
 from gpvi.targets.target import Target
 
 PRECISIONS = [np.float32, np.float64]
@@ -113,70 +110,6 @@ def test_dimension_and_names():
     assert Target(log_prior, dim=2, names=["a", "b"]).names == ("a", "b")
 
 
-@pytest.mark.parametrize("form", ["diagonal", "dense"])
-def test_whitening_a_gaussian_gives_the_standard_normal(form):
-    with jax.enable_x64(True):
-        L = np.diag([0.5, -2.0, 3.0]) + (form == "dense") * np.tril(np.ones((3, 3)), -1)
-        m = np.asarray([1.0, -2.0, 0.5])
-        affine = Affine(jnp.asarray(m), jnp.asarray(L if form == "dense" else np.diagonal(L)))
-        precision, log_det = np.linalg.inv(L @ L.T), np.linalg.slogdet(L)[1]
-        target = Target(
-            lambda x: -(x - m) @ precision @ (x - m) / 2 - log_det - 1.5 * np.log(2 * np.pi), dim=3
-        )
-        u = np.random.default_rng(0).standard_normal(3)
-        value = Whitened(target, affine).log_density(jnp.asarray(u))
-        np.testing.assert_allclose(value, multivariate_normal(np.zeros(3)).logpdf(u), rtol=1e-12)
-
-
-@pytest.mark.parametrize("form", ["diagonal", "dense"])
-def test_affine_against_its_matrix(form):
-    with jax.enable_x64(True):
-        rng = np.random.default_rng(0)
-        L = np.diag([0.5, -2.0, 3.0]) + (form == "dense") * np.tril(rng.standard_normal((3, 3)), -1)
-        m, u, v = rng.standard_normal((3, 3))
-        affine = Affine(jnp.asarray(m), jnp.asarray(L if form == "dense" else np.diagonal(L)))
-        x = affine(jnp.asarray(u))
-        np.testing.assert_allclose(x, m + L @ u, rtol=1e-12)
-        np.testing.assert_allclose(affine.inverse(x), u, rtol=1e-12)
-        np.testing.assert_allclose(affine.solve_transposed(jnp.asarray(v)), np.linalg.solve(L.T, v))
-        np.testing.assert_allclose(affine.log_det(), np.linalg.slogdet(L)[1], rtol=1e-12)
-        np.testing.assert_array_equal(affine.diagonal, np.diagonal(L))
-        np.testing.assert_array_equal(Affine.identity(3, jnp.float64)(jnp.asarray(u)), u)
-
-
-def half_line(x):
-    """log p is NaN left of zero, and its score is infinite at zero."""
-    return jnp.log(x[0]) - x @ x / 2
-
-
-def test_bad_draws_are_masked():
-    x = jnp.asarray([[1.0, 2.0], [-1.0, 0.0], [2.0, 0.5], [0.0, 1.0], [0.5, 0.5]])
-    at = evaluate(Target(half_line, dim=2, initial=[1.0, 1.0]), x)
-    np.testing.assert_array_equal(at.finite, [True, False, True, False, True])
-    good = np.asarray(at.finite)
-    np.testing.assert_allclose(at.score[good, 0], 1 / x[good, 0] - x[good, 0], rtol=1e-6)
-    np.testing.assert_array_equal(at.score[~good], 0)
-    np.testing.assert_array_equal(at.log_density[~good], 0)
-    np.testing.assert_allclose(at.weight, good / 3, rtol=1e-6)
-    assert at.rejected == pytest.approx(0.4)
-    values = jnp.asarray([1.0, jnp.nan, 2.0, jnp.inf, 6.0])
-    assert at.mean(values) == pytest.approx(3.0)
-
-
-def test_a_finite_value_with_a_bad_score_is_masked():
-    at = evaluate(Target(lambda x: -jnp.sqrt(x @ x), dim=2), jnp.asarray([[0.0, 0.0], [1.0, 0.0]]))
-    np.testing.assert_array_equal(at.finite, [False, True])
-    assert np.isfinite(at.score).all()
-
-
-@pytest.mark.parametrize(("bad", "stops"), [(2, False), (3, True), (4, True)])
-def test_the_mean_stops_the_run_when_most_draws_are_bad(bad, stops):
-    finite = jnp.arange(4) >= bad
-    at = Evaluation(jnp.zeros(4), jnp.zeros((4, 2)), finite)
-    assert np.isnan(at.mean(jnp.ones(4))) == stops
-    assert np.isfinite(at.weight).all()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -206,6 +139,15 @@ def test_the_mean_stops_the_run_when_most_draws_are_bad(bad, stops):
 def test_bad_arguments_are_refused(arguments, message):
     with pytest.raises(InputError, match=message):
         Target(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [({"log_density": log_prior}, 0), ({"log_likelihood": log_likelihood, "data": DATA}, 5)],
+)
+def test_bad_batch_sizes_are_refused(options, count):
+    with pytest.raises(InputError, match=f"batch_size is 6; .* the number of data, {count}"):
+        Target(**options, dim=2, batch_size=6)
 
 
 @pytest.mark.parametrize(
@@ -285,7 +227,7 @@ def test_a_bad_prior_is_refused():
 
 def test_good_targets_pass():
     regression().check()
-    Target(half_line, dim=2, initial=[1.0, 1.0]).check()
+    Target(lambda x: jnp.log(x[0]) - x @ x / 2, dim=2, initial=[1.0, 1.0]).check()
 
 
 class TestClosedOverArrays:

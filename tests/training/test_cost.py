@@ -118,17 +118,6 @@ def test_a_run_that_needs_more_than_there_is_says_so(monkeypatch):
     with pytest.warns(TrainingWarning, match="fewer particles"):
         posterior = gpvi.fit(target(), METHOD, key=KEY, steps=2, init=None, progress=False)
     assert posterior.training.steps == 2
-    assert memory.shortage(500) is None
-    assert memory.shortage(None) is None
-
-
-def test_available_memory_is_known_or_not(monkeypatch, tmp_path):
-    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:   2 kB\n")
-    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
-    if jax.default_backend() == "cpu":
-        assert memory.available() == 2048
-        monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "absent")
-        assert memory.available() is None
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(59, "59 s"), (600, "10 min"), (7_200, "2.0 h")])

@@ -1,8 +1,8 @@
-"""The stages of training a network in one directory, so that a run that dies goes on where it was.
+"""Checkpoints of `gpvi.bnn.fit`, which trains in several stages.
 
-The directory itself holds the networks that generators start from, with what tells this run from others, as a
-checkpoint of step 0. The stages of training that follow have a directory each in it. The networks are kept, and not
-fitted again, since a generator makes sense around the network that it started from alone.
+The directory holds the MAP networks that generators start from, and what identifies the run, as a checkpoint of step 0.
+Each of the following stages has a subdirectory. The MAP networks are saved, not trained again, since the parameters of
+a generator are relative to the network that it started from.
 """
 
 import os
@@ -20,7 +20,7 @@ from gpvi.training.recovery import Run
 
 
 class Stages:
-    """Those of one run; without a directory nothing is saved."""
+    """The stages of one run; without a directory nothing is saved."""
 
     def __init__(self, directory: str | os.PathLike[str] | None, every: int | None):
         self._saves = None if directory is None else Checkpoints(directory, every)
@@ -30,7 +30,7 @@ class Stages:
         return nullcontext() if self._saves is None else self._saves.locked()
 
     def options(self, stage: str) -> dict[str, Any]:
-        """Where a stage of this name is saved, and how often, as `gpvi.fit` takes it."""
+        """Return the options of `gpvi.fit` that say where a stage is saved, and how often."""
         if self._saves is None:
             return {}
         return {"checkpoint": self._saves.directory / stage, "every": self._saves.every}
@@ -42,7 +42,7 @@ class Stages:
         who: Callable[[], Mapping[str, str]],
         fitted: Callable[[], Float[Array, "m d"]],
     ) -> Float[Array, "m d"]:
-        """The networks to start from, as they were saved, or `fitted` now; another run than `who` is refused."""
+        """Return the saved MAP networks, or those that `fitted` trains now; a directory of another run is refused."""
         if self._saves is None:
             return fitted()
         with target.precision():

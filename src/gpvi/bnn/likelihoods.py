@@ -139,10 +139,10 @@ class NoisePrior(ABC):
     Examples
     --------
     >>> @gpvi.specs.spec
-    ... class Exponential(gpvi.bnn.NoisePrior):
+    ... class ExponentialNoise(gpvi.bnn.NoisePrior):
     ...     def log_prob(self, log_noise):
     ...         return (log_noise - jnp.exp(log_noise)).sum()
-    >>> gpvi.bnn.Gaussian(noise=Exponential()).extra(1)
+    >>> gpvi.bnn.Gaussian(noise=ExponentialNoise()).extra(1)
     ('log_noise[0]',)
     """
 

@@ -24,13 +24,13 @@ class Prior(ABC):
     Examples
     --------
     >>> @gpvi.specs.spec
-    ... class Laplace(gpvi.bnn.Prior):
+    ... class LaplaceWeights(gpvi.bnn.Prior):
     ...     scale: float = 0.5
     ...
     ...     def log_prob(self, flat, network):
     ...         return jax.scipy.stats.laplace.logpdf(flat, scale=self.scale).sum()
     >>> network = gpvi.bnn.mlp((2, 4, 1))
-    >>> round(float(Laplace(0.5).log_prob(jnp.zeros(network.size), network)), 3)
+    >>> round(float(LaplaceWeights(0.5).log_prob(jnp.zeros(network.size), network)), 3)
     0.0
     """
 

@@ -218,99 +218,154 @@ def train_members(
 ) -> TrainedMembers:
     """Train the posteriors of all members, continuing from those in `start` if there are any."""
     fixed_sharpness = _fixed_sharpness(sharpness)
-    stages = Stages(None, None) if stages is None else stages
     outputs = network.outputs(X)
     dim = network.size + len(likelihood.extra(outputs))
     multimodal = len(network.layers) > 1 and dim < LARGE
     number = len(start) or _members(members, multimodal and method == "gpvi")
     chosen = as_method(method, dim, _draws(number, len(X), dim, start))
-    weight_prior = default_prior(chosen) if prior == "auto" else prior
-    make_target = partial(target, network, prior=weight_prior, temperature=temperature, dtype=dtype)
     if steps is None:
         steps = chosen.default_steps()
     require_count("steps", steps, "None is the method's own number.")
-    total = int(steps)
+    weight_prior = default_prior(chosen) if prior == "auto" else prior
     size = _batch_size(batch_size, chosen, len(X))
-    options: dict[str, Any] = {
-        "batch_size": size,
-        "progress": progress,
-        "mesh": checked_mesh(mesh, chosen),
-    }
-    final_target = make_target(likelihood, X=X, y=y)
+    setup = _Setup(
+        network=network,
+        likelihood=likelihood,
+        prior=weight_prior,
+        make_target=partial(
+            target, network, prior=weight_prior, temperature=temperature, dtype=dtype
+        ),
+        X=X,
+        y=y,
+        key=key,
+        method=chosen,
+        members=number,
+        steps=int(steps),
+        batch_size=size,
+        dtype=dtype,
+        options={
+            "batch_size": size,
+            "progress": progress,
+            "mesh": checked_mesh(mesh, chosen),
+        },
+        stages=Stages(None, None) if stages is None else stages,
+    )
+    full_target = setup.make_target(likelihood, X=X, y=y)
     s = 1.0 if fixed_sharpness is None else fixed_sharpness
     if start or not multimodal or not isinstance(chosen, GPVI):
-        options |= stages.options("")
-        posteriors = _side_by_side(
-            [final_target] * number, chosen, start, key=key, steps=total, **options
-        )
+        targets = [full_target] * number
+        posteriors = setup.trained(targets, start, key=key, steps=setup.steps, stage="")
         return TrainedMembers(posteriors, s)
-
-    map_key, first_key, final_key = jax.random.split(key, 3)
-    first_likelihood, folds, parts = with_low_noise(likelihood, y), None, [(X, y)]
+    folds = None
     if fixed_sharpness is None and can_cross_fit(likelihood.classes(outputs), X, y, number):
         folds = CrossFitting.of(y, number, key=jax.random.fold_in(key, 3))
-        parts = [(X[rows], y[rows]) for rows in folds.training]
-    members_per_part = number // len(parts)
-    first_stage = options | stages.options(LOW_NOISE_STAGE if folds is None else HELD_OUT_STAGE)
-    final_stage = options | stages.options(FINAL_STAGE)
+    return _trained_from_map_networks(setup, full_target, folds, s)
+
+
+class _Setup(NamedTuple):
+    """What all stages of one training share."""
+
+    network: Network
+    likelihood: Likelihood
+    prior: Prior | str
+    make_target: Callable[..., Target]
+    X: np.ndarray
+    y: np.ndarray
+    key: PRNGKeyArray
+    method: Method
+    members: int
+    steps: int
+    batch_size: int | None
+    dtype: DTypeLike | None
+    options: dict[str, Any]
+    stages: Stages
+
+    def trained(
+        self,
+        targets: Sequence[Target],
+        start: Sequence[Posterior],
+        *,
+        key: PRNGKeyArray,
+        steps: int,
+        stage: str,
+    ) -> tuple[Posterior, ...]:
+        """Train posteriors of targets of one form side by side, continuing from those in `start` if any."""
+        options = self.options | self.stages.options(stage) | {"key": key, "steps": steps}
+        if len(targets) > 1:
+            return tuple(fit_seeds(targets, self.method, init=start or "auto", **options))
+        return (fit_one(targets[0], self.method, init=start[0] if start else "auto", **options),)
+
+    def identity(self, full_target: Target, sharpness: str) -> dict[str, str]:
+        """Return what tells this run from others in a checkpoint."""
+        own = {"members": repr(self.members), "sharpness": sharpness}
+        return own | asked([full_target], self.method, self.steps, self.batch_size, self.key)
+
+
+def _trained_from_map_networks(
+    setup: _Setup, full_target: Target, folds: CrossFitting | None, sharpness: float
+) -> TrainedMembers:
+    """Train generators that start at MAP networks, in two stages if noise is kept low or folds are held out."""
+    map_key, first_key, final_key = jax.random.split(setup.key, 3)
+    X, y, total = setup.X, setup.y, setup.steps
+    likelihood = with_low_noise(setup.likelihood, y)
+    parts = [(X, y)] if folds is None else [(X[rows], y[rows]) for rows in folds.training]
+    members_per_part = setup.members // len(parts)
 
     def starting_networks() -> Float[Array, "m d"]:
-        keys = [map_key] if folds is None else jax.random.split(map_key, number)
-        train = partial(
-            map_networks, network, first_likelihood, weight_prior, batch_size=size, dtype=dtype
-        )
+        keys = [map_key] if folds is None else jax.random.split(map_key, len(parts))
         networks = [
-            train(*part, number=members_per_part, steps=-(-total // MAP_SHARE), key=own_key)
-            for part, own_key in zip(parts, keys, strict=True)
+            map_networks(
+                setup.network,
+                likelihood,
+                setup.prior,
+                *part,
+                number=members_per_part,
+                steps=-(-total // MAP_SHARE),
+                batch_size=setup.batch_size,
+                key=key,
+                dtype=setup.dtype,
+            )
+            for part, key in zip(parts, keys, strict=True)
         ]
-        with final_target.precision():
+        with full_target.precision():
             return jnp.concatenate(networks)
 
-    def identity() -> dict[str, str]:
-        own = {"members": repr(number), "sharpness": "given" if folds is None else "found"}
-        return own | asked([final_target], chosen, total, size, key)
-
-    with stages.held():
-        points = np.asarray(stages.networks(number, final_target, identity, starting_networks))
-        one_stage = first_likelihood == likelihood and folds is None
+    identity = partial(setup.identity, full_target, "given" if folds is None else "found")
+    with setup.stages.held():
+        points = np.asarray(
+            setup.stages.networks(setup.members, full_target, identity, starting_networks)
+        )
+        one_stage = likelihood == setup.likelihood and folds is None
         first_targets = (
-            [final_target]
+            [full_target]
             if one_stage
-            else [make_target(first_likelihood, X=part_X, y=part_y) for part_X, part_y in parts]
+            else [setup.make_target(likelihood, X=part_X, y=part_y) for part_X, part_y in parts]
         )
         targets = [
             each.starting_at(point)
             for each, point in zip(first_targets * members_per_part, points, strict=True)
         ]
         if one_stage:
-            posteriors = _side_by_side(
-                targets, chosen, (), key=final_key, steps=total, **final_stage
-            )
-            return TrainedMembers(posteriors, s)
+            posteriors = setup.trained(targets, (), key=final_key, steps=total, stage=FINAL_STAGE)
+            return TrainedMembers(posteriors, sharpness)
         half = max(1, total // 2)
-        halfway = tuple(fit_seeds(targets, chosen, key=first_key, steps=half, **first_stage))
+        first_stage = LOW_NOISE_STAGE if folds is None else HELD_OUT_STAGE
+        options = setup.options | setup.stages.options(first_stage)
+        halfway = tuple(fit_seeds(targets, setup.method, key=first_key, steps=half, **options))
         if halfway[0].training.unfinished:
-            return TrainedMembers(halfway, s)
+            return TrainedMembers(halfway, sharpness)
         if folds is not None:
-            s = folds.sharpness(halfway, network, likelihood, X, y, key=first_key)
-        posteriors = _side_by_side(
-            [final_target] * number,
-            chosen,
+            sharpness = folds.sharpness(
+                halfway, setup.network, setup.likelihood, X, y, key=first_key
+            )
+        posteriors = setup.trained(
+            [full_target] * setup.members,
             halfway,
             key=final_key,
             steps=max(1, total - half),
-            **final_stage,
+            stage=FINAL_STAGE,
         )
-        return TrainedMembers(posteriors, s)
-
-
-def _side_by_side(
-    targets: Sequence[Target], method: Method, start: Sequence[Posterior], **options: Any
-) -> tuple[Posterior, ...]:
-    """Train posteriors of several targets of one form together, continuing from those in `start` if any."""
-    if len(targets) > 1:
-        return tuple(fit_seeds(targets, method, init=start or "auto", **options))
-    return (fit_one(targets[0], method, init=start[0] if start else "auto", **options),)
+        return TrainedMembers(posteriors, sharpness)
 
 
 def as_method(method: Method | str, dim: int, draws: int) -> Method:

@@ -27,7 +27,7 @@ _MODULE = "gpvi_user_file"
 
 
 def target(place: str, dim: int | None) -> "Target":
-    """The target that `place` names, checked at its starting point."""
+    """Return the target that `place`, FILE.py or FILE.py:NAME, defines, after checking it at its starting point."""
     path, name = split(place)
     value = _find(_run(path), path, name)
     with blaming(path):
@@ -46,7 +46,7 @@ def target(place: str, dim: int | None) -> "Target":
 
 
 def split(place: str) -> tuple[Path, str]:
-    """FILE.py and NAME, `log_density` by default."""
+    """Split FILE.py:NAME into the file and the name, which is `log_density` by default."""
     given = re.fullmatch(r"(.+?)(?::(\w+))?", place, re.DOTALL)
     if given is None:
         raise InputError(f"the file is missing: give FILE.py or FILE.py:NAME, not {place!r}.")
@@ -55,7 +55,7 @@ def split(place: str) -> tuple[Path, str]:
 
 @contextmanager
 def blaming(path: Path) -> Iterator[None]:
-    """Name the line of the user's file in which an error arose; other errors pass unchanged."""
+    """Turn an error that arose in the user's file into one that names the line. Other errors pass unchanged."""
     try:
         yield
     except SystemExit as error:
@@ -76,7 +76,7 @@ def blaming(path: Path) -> Iterator[None]:
 
 
 def _untraced(error: BaseException | None) -> str:
-    """What to do if a function needs a concrete value while it is compiled."""
+    """Return what to do if a function needs a concrete value while it is traced; nothing for other errors."""
     import jax
 
     if not isinstance(
@@ -123,7 +123,7 @@ def _run(path: Path) -> ModuleType:
 
 
 def _no_file(path: Path) -> str | None:
-    """Why the path is not a file that can be run."""
+    """Return why the path is not a file that can be run; None if it is one."""
     try:
         if path.is_file():
             return None
@@ -135,7 +135,7 @@ def _no_file(path: Path) -> str | None:
 
 
 def _find(module: ModuleType, path: Path, name: str) -> Any:
-    """The object of this name; an error suggests similar names."""
+    """Return the object of this name. The error for an unknown name suggests similar ones."""
     if hasattr(module, name):
         return getattr(module, name)
     own = [
@@ -191,7 +191,7 @@ def _as_target(value: Any, path: Path, name: str, dim: int | None) -> "Target":
 
 
 def _needed(function: Callable) -> list[str]:
-    """The names of the required arguments."""
+    """Return the names of the required arguments."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -201,7 +201,7 @@ def _needed(function: Callable) -> list[str]:
 
 
 def _samples(function: Callable) -> bool:
-    """Whether a function calls numpyro.sample itself."""
+    """Return whether the code of a function itself calls numpyro.sample."""
     numpyro = sys.modules.get("numpyro")
     while isinstance(function, functools.partial):
         function = function.func
@@ -217,7 +217,7 @@ def _samples(function: Callable) -> bool:
 
 
 def _line(error: BaseException | None, path: Path) -> int | None:
-    """The innermost line of the file in the traceback of the error."""
+    """Return the innermost line of the file in the traceback of an error, if there is one."""
     if error is None or isinstance(error, SyntaxError):
         return None
     here = path.resolve()

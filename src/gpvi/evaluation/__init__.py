@@ -1,4 +1,4 @@
-"""Methods judged over many fits: `compare` on one posterior, `sbc` (simulation-based calibration) over a model.
+"""Methods judged over several fits: `compare` on one posterior, `sbc` (simulation-based calibration) over a model.
 
 May import: `training` and all below it. Start reading at `comparison.py`.
 """

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from gpvi.errors import InputError
+from gpvi.errors import InputError, require_extra
 from gpvi.methods import GPVI, Method
 from gpvi.progress import Meter, as_meter
 from gpvi.specs import require_count, require_key
@@ -28,17 +28,30 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STEPS = 1_000
+"""Training steps of each fit by default."""
 AT_ONCE = 20
 """Simulations that are fitted side by side in one program."""
 BINS = 20
+"""Bins of a histogram of ranks, at most."""
 LEVEL = 0.99
+"""Confidence level of the test and of the band in the figure."""
 
 Simulate = Callable[[PRNGKeyArray], tuple[Float[Array, " d"], PyTree]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-    """The ranks of the truth among posterior draws; prints as a table."""
+    """The result of `gpvi.sbc`: the rank of the true value among the posterior draws. It prints as a table.
+
+    Parameters
+    ----------
+    ranks
+        One row per simulation and one column per coordinate: how many of the draws are below the true value.
+    draws
+        The number of draws of each posterior; ranks go from 0 to this number.
+    names
+        The names of the coordinates.
+    """
 
     ranks: Int[np.ndarray, "n d"]
     draws: int
@@ -46,7 +59,7 @@ class Calibration:
 
     @property
     def p_values(self) -> Float[np.ndarray, " d"]:
-        """Of Pearson's χ² test that the ranks of a coordinate are uniform."""
+        """The p-value of each coordinate, by Pearson's χ² test that its ranks are uniform."""
         from scipy.stats import chi2
 
         counts, expected = self._counts(), self._expected()
@@ -55,7 +68,7 @@ class Calibration:
 
     @property
     def calibrated(self) -> bool:
-        """Whether no coordinate is ruled out at the 1 % level, all of them counted."""
+        """Whether uniform ranks are not rejected in any coordinate, at the 1 % level with Bonferroni's correction."""
         return bool(self.p_values.min() * len(self.names) > 1 - LEVEL)
 
     def __str__(self) -> str:
@@ -69,7 +82,19 @@ class Calibration:
         return "\n".join([*rows, f"{word}: {len(self.ranks)} simulations, {self.draws} draws each"])
 
     def figure(self) -> "Figure":
-        """A histogram of ranks for each coordinate; 99 % of bars of a calibrated method lie in the grey band."""
+        """Draw a histogram of the ranks of each coordinate.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            One panel per coordinate. If the method is calibrated, 99 % of the bars end in the grey band.
+
+        Raises
+        ------
+        gpvi.errors.NotAvailableError
+            If Matplotlib is not installed.
+        """
+        require_extra("plots", "matplotlib", "a figure")
         from matplotlib.figure import Figure
         from scipy.stats import binom
 
@@ -91,7 +116,7 @@ class Calibration:
         return figure
 
     def _edges(self) -> np.ndarray:
-        """Bins of whole ranks, with five or more simulations in each."""
+        """Return the edges of the bins: whole ranks, with five or more simulations expected in each bin."""
         bins = max(2, min(BINS, len(self.ranks) // 5, self.draws + 1))
         return np.round(np.linspace(0, self.draws + 1, bins + 1))
 
@@ -114,19 +139,68 @@ def sbc(
     progress: bool | Meter = True,
     **options: Any,
 ) -> Calibration:
-    """Fit `target(data)` to data simulated from the prior, many times, and rank the truth among the draws.
+    """Check by simulation whether a method is calibrated over a model (simulation-based calibration).
+
+    For each simulation, true parameters are drawn from the prior and data given them; `method` is fitted to the
+    posterior given these data, and the true parameters are ranked among its draws. If the method is right, the ranks
+    are uniform.
 
     Parameters
     ----------
-    simulate: key → (x*, data): a draw from the prior, and data given it.
-    target: data → the posterior. All must be of one form: define its functions once, and let them see the data
-        through `Target(log_likelihood=…, data=data)`. They are traced once.
-    method, options: as for `gpvi.fit`; simulations are trained side by side.
-    steps: of each fit; 1,000 by default, and of Markov chains and Pathfinder their own.
-    simulations, draws: how many fits, and how many draws of each. More simulations see smaller faults.
+    simulate
+        A function of a random key that returns the true parameters, drawn from the prior, and data given them.
+    target
+        A function of the data that returns the posterior, a `gpvi.Target`. Targets may differ in their data alone:
+        define the functions once, and pass `Target(log_likelihood=…, log_prior=…, data=data)`. The functions are
+        traced once for all simulations.
+    method
+        The method to check; `gpvi.GPVI()` by default.
+    key
+        A random key.
+    simulations
+        The number of fits, 10 or more. More simulations detect smaller faults.
+    draws
+        The number of draws from each posterior.
+    steps
+        Training steps of each fit: 1,000 by default. Markov chains and Pathfinder have their own default.
+    progress
+        True for a bar, False for silence, or a `gpvi.progress.Meter`.
+    **options
+        Further arguments of `gpvi.fit`, the same for every fit.
+
+    Returns
+    -------
+    Calibration
+        The ranks, and a test of whether they are uniform. It prints as a table.
+
+    Raises
+    ------
+    gpvi.errors.InputError
+        If an argument cannot be used, or if the method ends with fewer draws than requested.
+
+    Examples
+    --------
+    The mean of a normal distribution, with a normal prior, from three observations:
+
+    >>> def log_likelihood(x, y):
+    ...     return -0.5 * ((y - x) ** 2).sum()
+    >>> def log_prior(x):
+    ...     return -0.5 * (x**2).sum()
+    >>> def simulate(key):
+    ...     prior_key, data_key = jax.random.split(key)
+    ...     x = jax.random.normal(prior_key, (1,))
+    ...     return x, x + jax.random.normal(data_key, (3, 1))
+    >>> def target(data):
+    ...     return gpvi.Target(log_likelihood=log_likelihood, log_prior=log_prior, data=data, dim=1)
+    >>> method = gpvi.SVGD(particles=9)
+    >>> calibration = gpvi.sbc(
+    ...     simulate, target, method, key=key, simulations=10, draws=9, steps=20, progress=False
+    ... )
+    >>> calibration.ranks.shape
+    (10, 1)
     """
     require_key(key)
-    require_count("simulations", simulations, "200 see most faults.")
+    require_count("simulations", simulations, "200 detect most faults.")
     if simulations < 10:
         raise InputError(f"simulations is {simulations}; ranks of fewer than 10 say nothing.")
     require_count("draws", draws, "99 is usual.")
@@ -134,12 +208,13 @@ def sbc(
     fixed = method.fixed_draws
     if fixed is not None and fixed < draws:
         raise InputError(
-            f"draws is {draws}, and {type(method).__name__} ends with {fixed}: use draws={fixed}, or let it make more."
+            f"draws is {draws}, and {type(method).__name__} ends with {fixed}: use draws={fixed}, or a method "
+            "with more."
         )
     if steps is None and not method.full_data:
         steps = STEPS
     meter, ranks, names = as_meter(progress), [], ()
-    form: Target | None = None
+    first_target: Target | None = None
     meter.start(simulations, f"calibration of {type(method).__name__}")
     try:
         for first in range(0, simulations, AT_ONCE):
@@ -147,9 +222,9 @@ def sbc(
             data_key, fit_key, draw_key = jax.random.split(jax.random.fold_in(key, first), 3)
             truths, data = zip(*map(simulate, jax.random.split(data_key, count)), strict=True)
             targets = [target(each) for each in data]
-            form = form or targets[0]
+            first_target = first_target or targets[0]
             posteriors = fit_seeds(
-                served_together([form, *targets])[1:],
+                served_together([first_target, *targets])[1:],
                 method,
                 key=fit_key,
                 steps=steps,

@@ -1,9 +1,9 @@
-"""Several methods on one posterior: one table, one figure."""
+"""Several methods fitted to one posterior, in one table and one figure."""
 
 import dataclasses
 import itertools
 import time
-import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from gpvi.diagnostics.diagnosis import Diagnosis
-from gpvi.errors import GPVIError, InputError, TrainingWarning
+from gpvi.errors import GPVIError, InputError, quietly, require_extra
 from gpvi.methods import Method
 from gpvi.posterior.posterior import Posterior
 from gpvi.posterior.summary import aligned
@@ -25,13 +25,29 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHOWN_DRAWS = 2_000
+"""Draws of each method in a figure."""
 SHOWN_COORDINATES = 4
+"""Coordinates whose marginals a figure shows."""
 COLOURS = ("#3f7fe0", "#e07b39", "#12a594", "#b65fcf", "#d6455d", "#8a8f98")
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One method: its posterior and diagnosis, or why one or the other is missing."""
+    """What one method made of the target: a row of `Comparison`.
+
+    Parameters
+    ----------
+    label
+        The name of the method.
+    seconds
+        The time of the fit, with compilation.
+    posterior
+        The posterior; None if the fit failed.
+    diagnosis
+        Its diagnosis; None if the fit or the diagnosis failed.
+    error
+        Why the posterior or the diagnosis is missing; empty if neither is.
+    """
 
     label: str
     seconds: float
@@ -42,7 +58,15 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What each method made of the target; `str` of it is a table."""
+    """The results of `gpvi.compare`. It prints as a table, and `comparison[label]` is the posterior of one method.
+
+    Parameters
+    ----------
+    rows
+        One row per method, in the order in which they were fitted.
+    key
+        The random key of the draws that the figure shows.
+    """
 
     rows: tuple[Row, ...]
     key: PRNGKeyArray
@@ -64,15 +88,31 @@ class Comparison:
         return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
 
     def __getitem__(self, label: str) -> Posterior:
-        """The posterior of one method."""
-        found = {row.label: row.posterior for row in self.rows}
-        posterior = found.get(label)
-        if posterior is None:
-            raise InputError(f"there is no posterior of {label!r}; there are {', '.join(found)}.")
-        return posterior
+        """Return the posterior of the method with this label."""
+        posteriors = {row.label: row.posterior for row in self.rows if row.posterior is not None}
+        if label not in posteriors:
+            failed = " Its fit failed." if label in [row.label for row in self.rows] else ""
+            valid = ", ".join(posteriors) or "none"
+            raise InputError(f"there is no posterior of {label!r}.{failed} There are: {valid}.")
+        return posteriors[label]
 
     def figure(self) -> "Figure":
-        """The marginals of the first coordinates, and the draws in the first two."""
+        """Draw the marginals of the first coordinates, and the draws in the first two coordinates.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            One panel per coordinate, four at most, and one for the first two together. A method whose fit failed is
+            left out.
+
+        Raises
+        ------
+        gpvi.errors.InputError
+            If no method has a posterior.
+        gpvi.errors.NotAvailableError
+            If Matplotlib is not installed.
+        """
+        require_extra("plots", "matplotlib", "a figure")
         from matplotlib.figure import Figure
 
         drawn = [(row, self._draws(row)) for row in self.rows if row.posterior is not None]
@@ -109,20 +149,20 @@ class Comparison:
             return np.asarray(row.posterior.particles)
 
     def _cells(self, row: Row) -> tuple[str, ...]:
-        seen = row.diagnosis
-        if seen is None:
+        diagnosis = row.diagnosis
+        if diagnosis is None:
             return (row.label, *[""] * 6, f"{row.seconds:.1f}", f"failed: {row.error}")
-        spread = seen.stein_spread
+        spread = diagnosis.stein_spread
         return (
             row.label,
-            _number(seen.elbo, ".3f"),
-            _number(seen.log_evidence, ".3f"),
-            _number(seen.effective_share, ".3f"),
-            _number(seen.k_hat, ".2f"),
+            _number(diagnosis.elbo, ".3f"),
+            _number(diagnosis.log_evidence, ".3f"),
+            _number(diagnosis.effective_share, ".3f"),
+            _number(diagnosis.k_hat, ".2f"),
             "" if spread is None else f"{spread[0]:.2f}–{spread[1]:.2f}",
-            _number(seen.rhat, ".3f"),
+            _number(diagnosis.rhat, ".3f"),
             f"{row.seconds:.1f}",
-            seen.verdict.level,
+            diagnosis.verdict.level,
         )
 
 
@@ -134,10 +174,43 @@ def compare(
     progress: bool | Meter = True,
     **options: Any,
 ) -> Comparison:
-    """Fit each method to the target with the same key, and diagnose all alike.
+    """Fit several methods to one target with the same key, and diagnose all of them alike.
 
-    `methods` is a sequence, or a mapping from labels; `options` go to `gpvi.fit`. A method that fails gets a row that
-    says why, and the others go on; Ctrl-C ends the method that is being trained, and leaves out those after it.
+    A method that fails gets a row that says why, and the others are fitted all the same. Ctrl-C ends the fit of the
+    present method, whose posterior so far is kept, and the methods after it are left out.
+
+    Parameters
+    ----------
+    target
+        The posterior to approximate.
+    methods
+        The methods, or a mapping from labels to methods. Without labels the names of the classes are used.
+    key
+        A random key.
+    progress
+        True for a bar, False for silence, or a `gpvi.progress.Meter`.
+    **options
+        Further arguments of `gpvi.fit`, the same for every method.
+
+    Returns
+    -------
+    Comparison
+        A row for each method: its posterior, its diagnosis and the time it took. It prints as a table.
+
+    Raises
+    ------
+    gpvi.errors.InputError
+        If there are no methods.
+
+    Examples
+    --------
+    >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+    >>> methods = {"few": gpvi.SVGD(particles=8), "many": gpvi.SVGD(particles=32)}
+    >>> comparison = gpvi.compare(target, methods, key=key, steps=20, init=None, progress=False)
+    >>> [row.label for row in comparison.rows]
+    ['few', 'many']
+    >>> comparison["many"].particles.shape
+    (32, 2)
     """
     require_key(key)
     labelled = dict(methods) if isinstance(methods, Mapping) else _labelled(methods)
@@ -147,8 +220,7 @@ def compare(
     for label, method in labelled.items():
         began = time.perf_counter()
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", TrainingWarning)
+            with quietly():
                 posterior = fit(target, method, key=fit_key, progress=progress, **options)
         except GPVIError as error:
             rows.append(Row(label, time.perf_counter() - began, None, None, str(error)))
@@ -164,15 +236,14 @@ def compare(
 
 
 def _labelled(methods: Sequence[Method]) -> dict[str, Method]:
-    """By class name, numbered where one occurs twice."""
-    found: dict[str, Method] = {}
+    """Return the methods by the names of their classes, with a number from the second of a class on."""
+    counts: Counter[str] = Counter()
+    labelled: dict[str, Method] = {}
     for method in methods:
-        name, number = type(method).__name__, 2
-        label = name
-        while label in found:
-            label, number = f"{name} {number}", number + 1
-        found[label] = method
-    return found
+        name = type(method).__name__
+        counts[name] += 1
+        labelled[name if counts[name] == 1 else f"{name} {counts[name]}"] = method
+    return labelled
 
 
 def _number(value: float | None, form: str) -> str:

@@ -18,7 +18,7 @@ from jaxtyping import Array, PyTree
 
 from gpvi._inputs import cast_in_range, device_dtype
 from gpvi.errors import InputError
-from gpvi.parallel.mesh import DATA, draws_axis
+from gpvi.parallel.mesh import DATA, draws_axis, nearest_multiples
 
 
 def first() -> bool:
@@ -160,10 +160,9 @@ def _sharding(size: int, mesh: Mesh) -> NamedSharding:
     axis = DATA if DATA in mesh.axis_names else draws_axis(mesh.axis_names)
     devices = mesh.shape[axis]
     if size % devices:
-        lower = size - size % devices
         raise InputError(
             f"{size} data cannot be distributed evenly over the {devices} devices of the axis {axis!r}. Leave some out "
-            f"or repeat some: {lower} and {lower + devices} can."
+            f"or repeat some, so that there are {nearest_multiples(size, devices)}."
         )
     return NamedSharding(mesh, Spec(axis))
 

@@ -67,9 +67,15 @@ def for_seeds(mesh: Mesh | None, seeds: int) -> Mesh | None:
     if even < devices.size and jax.process_count() > 1:
         raise InputError(
             f"{seeds} targets cannot be distributed evenly over {devices.size} devices of several processes: pass "
-            f"{seeds - seeds % devices.size or devices.size} or {seeds - seeds % devices.size + devices.size}."
+            f"{nearest_multiples(seeds, devices.size)}."
         )
     return Mesh(devices[:even], (PARTICLES,))
+
+
+def nearest_multiples(number: int, divisor: int) -> str:
+    """Return the positive multiples of `divisor` below and above `number`, in words."""
+    below = number - number % divisor
+    return f"{below} or {below + divisor}" if below else f"{divisor}"
 
 
 def active(mesh: Mesh | None) -> contextlib.AbstractContextManager:

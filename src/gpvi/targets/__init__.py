@@ -1,7 +1,7 @@
 """Targets: a posterior known up to a constant, from a function, a NumPyro model, a pytree or a stream of data.
 
-May import: `_compute`, `_inputs`, `parallel`, `specs`. Start reading at `target.py`, then `density.py`, which is all
-that a method asks of a posterior, and `coordinates.py`, in which it is trained.
+May import: `_compute`, `_inputs`, `parallel`, `specs`. Start reading at `target.py`, then `density.py` (all that a
+method asks of a posterior), `coordinates.py` (those of training) and `preflight` (the checks before training).
 """
 
 from gpvi.targets.coordinates import Affine as Affine

@@ -20,6 +20,8 @@ class Fault(NamedTuple):
 
     what: str
     remedy: str
+    cause: Exception | None = None
+    """The error of the user's function, whose traceback names the line."""
 
     def __str__(self) -> str:
         return f"{self.what}. {self.remedy}"
@@ -39,11 +41,13 @@ def traced_output(
             + str(error).strip().split("\n")[0].rstrip("."),
             "Use jax.numpy instead of numpy, math, float(), int() and .item(), jax.scipy instead of scipy, and "
             "jnp.where or jax.lax.cond instead of if, while and x[x > 0].",
+            error,
         )
     except Exception as error:  # whatever the user's function raises
         return Fault(
             f"the log-density fails on a vector of shape ({dim},): {type(error).__name__}: {error}",
             f"Check dim={dim}, and that the function takes one point.",
+            error,
         )
     index = index_out_of_range(log_density, dim, dtype)
     if index is not None:

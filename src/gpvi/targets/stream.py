@@ -109,7 +109,18 @@ class Stream:
         return max(1, min(self.size, BLOCK_ROWS, BLOCK // self.row_bytes))
 
     def batches(self, batch_size: int) -> int:
-        """The number of batches of this size that fit into `memory`; at least one."""
+        """How many batches fit into `memory`.
+
+        Parameters
+        ----------
+        batch_size
+            The number of rows of a batch.
+
+        Returns
+        -------
+        int
+            The number of batches; at least one.
+        """
         return max(1, self.memory // (batch_size * self.row_bytes))
 
     def rows(self, indices: Int[np.ndarray, "*n"]) -> PyTree[np.ndarray]:
@@ -148,21 +159,57 @@ class Stream:
         return jax.tree.map(lambda a: a[places.reshape(indices.shape)], rows)
 
     def sample(self, n: int) -> PyTree[np.ndarray]:
-        """At most n rows from everywhere in the data, always the same, including the first and the last."""
+        """Rows from everywhere in the data, including the first and the last; the same at every call.
+
+        Parameters
+        ----------
+        n
+            The most rows to read.
+
+        Returns
+        -------
+        PyTree
+            At most n rows; all rows if there are no more.
+        """
         if n >= self.size:
             return self.rows(np.arange(self.size))
         inner = np.random.default_rng(0).integers(self.size, size=max(0, n - 2))
         return self.rows(np.unique(np.append(inner, [0, self.size - 1])))
 
     def digest(self) -> str:
-        """A hash of the number of rows, their form, and the contents of 256 of them; a change elsewhere is not seen."""
+        """A hash that identifies the data.
+
+        Returns
+        -------
+        str
+            SHA-256 of the number of rows, their form, and the contents of 256 of them. A change in another row does not
+            change the hash.
+        """
         digest = hashlib.sha256(repr((self.size, self.row)).encode())
         for leaf in jax.tree.leaves(self.sample(SAMPLED)):
             digest.update(np.ascontiguousarray(leaf).tobytes())
         return digest.hexdigest()
 
     def paired_with(self, other: "Stream | np.ndarray", transform: Callable) -> "Stream":
-        """A stream of `transform((row of this stream, row of the other))`."""
+        """A stream of pairs of rows.
+
+        Parameters
+        ----------
+        other
+            A stream or an array with as many rows.
+        transform
+            A function of pairs (rows of this stream, rows of the other).
+
+        Returns
+        -------
+        Stream
+            The transformed pairs.
+
+        Raises
+        ------
+        gpvi.errors.InputError
+            If the numbers of rows differ.
+        """
         if len(other) != self.size:
             raise InputError(f"X has {self.size} rows and y {len(other)}; they must agree.")
         return Stream(_Pair(self, other), transform=transform, memory=self.memory)
@@ -278,7 +325,7 @@ class _File(_Sliced):
         try:
             if not self._path.is_file():
                 raise InputError(
-                    f"{self._path} is no file; give the path of a .npy file that numpy.save wrote."
+                    f"there is no file {self._path}; give the path of a .npy file that numpy.save wrote."
                 )
             self._file = open(self._path, "rb", buffering=0)  # noqa: SIM115
             weakref.finalize(self, self._file.close)

@@ -303,6 +303,11 @@ class Target(eqx.Module):
     def precision(self) -> AbstractContextManager[None]:
         """A context in which JAX computes in this target's dtype.
 
+        Returns
+        -------
+        contextlib.AbstractContextManager
+            For a `with` statement.
+
         Examples
         --------
         >>> target = gpvi.Target(lambda x: -x @ x, dim=2, dtype="float64")
@@ -565,7 +570,13 @@ class Target(eqx.Module):
         return jax.grad(self.log_density)(x, batch)
 
     def operations(self) -> float:
-        """The operations of one evaluation of log p and its gradient on all data, counted once for each target."""
+        """Count the operations of one evaluation of log p and its gradient on all data.
+
+        Returns
+        -------
+        float
+            The number of operations. It is counted at the first call only.
+        """
         return self._operations
 
     @cached_property
@@ -573,7 +584,13 @@ class Target(eqx.Module):
         return gradient_operations(self)
 
     def suggestion(self) -> Any | None:
-        """How to train this target if its log-likelihood suggests it, as that of a network does; else None."""
+        """How to train this target if its log-likelihood makes a suggestion, as that of a network does.
+
+        Returns
+        -------
+        gpvi.methods.base.Suggestion or None
+            A method, with a note for the user.
+        """
         suggest = getattr(self._log_likelihood, "suggestion", None)
         return None if suggest is None else suggest(self.dim)
 
@@ -611,7 +628,7 @@ class Target(eqx.Module):
         """
         output = traced_output(self._unscaled, self.dim, self.dtype)
         if isinstance(output, Fault):
-            raise InputError(str(output))
+            raise InputError(str(output)) from output.cause
         if self._log_likelihood is not None:
             fault = paired_data(self._log_likelihood, self._few_data(), self.dim, self.dtype)
             if fault is not None:

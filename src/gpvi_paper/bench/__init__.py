@@ -1,61 +1,65 @@
-"""The speed of the library: against other libraries, against its own baselines, and against the machine's limits."""
+"""The speed of the library: beside other libraries, beside its own baselines, and beside the limits of the machine.
 
-from collections.abc import Callable, Iterator
-from functools import partial
+Start reading at `timing.py`, which says how programs are timed in turns, then at a case, such as `cases/particles.py`.
+A new case is a function of a `Setting` that yields `Result`s, and one line in `CASES`.
+"""
+
+import importlib
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from gpvi_paper.bench.cases import (
-    convolutions,
-    drawing,
-    flows,
-    footprint,
-    growth,
-    guides,
-    particles,
-    startup,
-    systems,
-    training,
-)
-from gpvi_paper.bench.limits import ceilings, roofline, scaling
 from gpvi_paper.bench.results import Report as Report
 from gpvi_paper.bench.results import Result as Result
 from gpvi_paper.bench.results import Setting as Setting
-from gpvi_paper.experiments.overhead import SIZES
 
 
 class Case(NamedTuple):
     """Something to measure, in several rows."""
 
     title: str
-    results: Callable[[Setting], Iterator[Result]]
+    place: str
+    """The module below this package, and the function in it that measures."""
 
 
 CASES: dict[str, Case] = {
-    "ceilings": Case("what the machine can do at most", ceilings.results),
-    "svgd": Case("a step of SVGD, particles × dimensions", particles.results),
+    "ceilings": Case("what the machine can do at most", "limits.ceilings:results"),
+    "svgd": Case("a step of SVGD, particles × dimensions", "cases.particles:results"),
     **{
-        f"steps-{name}": Case(
-            f"a step of GPVI beside amortised SVGD: {size.title}",
-            partial(training.results, name=name),
+        f"steps-{size}": Case(
+            f"a step of GPVI beside amortised SVGD: {title}", "cases.training:results"
         )
-        for name, size in SIZES.items()
+        for size, title in {
+            "blr": "linear regression, d = 3",
+            "classes": "4 classes, d = 184, k = 64",
+            "mnist": "LeNet-5, d = 61,706, k = 256",
+            "cifar": "CIFAR net, d = 90,506, k = 256",
+        }.items()
     },
     **{
         f"roofline-{name}": Case(
-            f"training steps against the machine's limits: {problem.title}",
-            partial(roofline.results, name=name),
+            f"training steps beside the limits of the machine: {title}", "limits.roofline:results"
         )
-        for name, problem in roofline.PROBLEMS.items()
+        for name, title in {
+            "mnist": "LeNet-5, batch 100",
+            "cifar": "CIFAR net, batch 100",
+        }.items()
     },
-    "growth": Case("how a step's cost grows with d, k, particles and N", growth.results),
-    "draws": Case("draws in a second, with and without density", drawing.draws),
-    "predictions": Case("networks × images in a second", drawing.predictions),
-    "networks": Case("memory and time of a process that trains a network", footprint.results),
-    "mesh": Case("what many devices send each other in a step", scaling.results),
-    "mesh-network": Case("a network of 10⁷ weights on eight virtual devices", scaling.network),
-    "convolution": Case("convolutions with a weight to each particle", convolutions.results),
-    "systems": Case("systems with a block to each draw, beside factors", systems.results),
-    "startup": Case("import, first steps and first draws, cold and warm", startup.results),
-    "guides": Case("Gaussian families beside NumPyro's guides (--peers)", guides.results),
-    "spline": Case("spline couplings beside FlowJAX's (--peers)", flows.results),
+    "growth": Case("how a step's cost grows with d, k, particles and N", "cases.growth:results"),
+    "draws": Case("draws per second, with and without density", "cases.drawing:draws"),
+    "predictions": Case("networks × images per second", "cases.drawing:predictions"),
+    "networks": Case("memory and time of training a network", "cases.footprint:results"),
+    "mesh": Case("what many devices send each other in a step", "limits.scaling:results"),
+    "mesh-network": Case("10⁷ weights on eight virtual devices", "limits.scaling:network"),
+    "convolution": Case("convolutions, each particle its weights", "cases.convolutions:results"),
+    "systems": Case("linear systems, one block per draw", "cases.systems:results"),
+    "startup": Case("import, first steps and draws, cold and warm", "cases.startup:results"),
+    "guides": Case("Gaussians beside NumPyro's guides (--peers)", "cases.guides:results"),
+    "spline": Case("spline couplings beside FlowJAX's (--peers)", "cases.flows:results"),
 }
+"""Name → case. A module is imported when its case is measured."""
+
+
+def measure(setting: Setting) -> Iterator[Result]:
+    """Measure the case that the setting names, and yield each result as soon as it is known."""
+    module, _, function = CASES[setting.case].place.partition(":")
+    yield from getattr(importlib.import_module(f"{__name__}.{module}"), function)(setting)

@@ -1,4 +1,4 @@
-"""The picture of a report: ratios to the baseline, growth with size, and distance from the machine's limits."""
+"""The chart of a report: ratios to the baseline, growth with size, and distance from the limits of the machine."""
 
 import os
 import re
@@ -6,13 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpvi.errors import StorageError
-from gpvi.persistence.writing import atomic
-from gpvi_paper.bench.cases import growth, particles
-from gpvi_paper.bench.limits import roofline
 from gpvi_paper.bench.results import Result
-from gpvi_paper.report import canvas
-from gpvi_paper.report.canvas import CYCLE, INK
+from gpvi_paper.files import write_file
+from gpvi_paper.report.charts import canvas
+from gpvi_paper.report.charts.canvas import CYCLE, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,27 +18,18 @@ FILE = "bench.png"
 
 
 def chart(results: Sequence[Result], directory: str | os.PathLike[str]) -> Path | None:
-    """Write what can be drawn of the results; None where nothing can."""
+    """Draw the results as a PNG in the directory, and return its path; None if there is nothing to draw."""
     panels = [draw for draw, has in PANELS if any(has(result) for result in results)]
     if not panels:
         return None
     path = Path(directory) / FILE
-    with canvas.figure(4.6 * min(2, len(panels)), 3.4 * -(-len(panels) // 2)) as (figure, single):
-        single.remove()
-        axes = figure.subplots(-(-len(panels) // 2), min(2, len(panels)), squeeze=False).ravel()
-        for draw, each in zip(panels, axes, strict=False):
-            draw(each, results)
-        for each in axes[len(panels) :]:
-            each.set_axis_off()
+    columns = min(2, len(panels))
+    with canvas.empty_figure(4.6 * columns, 3.4 * -(-len(panels) // columns)) as figure:
+        for draw, axes in zip(panels, canvas.grid(figure, len(panels), columns), strict=True):
+            draw(axes, results)
         figure.tight_layout()
         content = canvas.png(figure, white=True)
-    try:
-        with atomic(path) as part:
-            part.write_bytes(content)
-    except OSError as error:
-        raise StorageError(
-            f"the picture cannot be written to {path}: {error.strerror}. Choose another --out directory."
-        ) from error
+    write_file(path, content, "the chart")
     return path
 
 
@@ -49,8 +37,20 @@ def _is_step(result: Result) -> bool:
     return result.case.startswith("steps-") and "ratio" in result.values
 
 
+def _is_svgd(result: Result) -> bool:
+    return result.case == "svgd"
+
+
+def _is_growth(result: Result) -> bool:
+    return result.case == "growth" and "ms" in result.values
+
+
+def _is_roofline(result: Result) -> bool:
+    return result.case.startswith("roofline-")
+
+
 def _ratios(axes: "Axes", results: Sequence[Result]) -> None:
-    """A dot to a size, a line to a form of GPVI."""
+    """Draw ratios: a line for each form of GPVI, with a dot for each size."""
     steps = [r for r in results if _is_step(r)]
     labels = list(dict.fromkeys(r.contender for r in steps))
     for colour, case in zip(CYCLE, dict.fromkeys(r.case for r in steps), strict=False):
@@ -66,8 +66,8 @@ def _ratios(axes: "Axes", results: Sequence[Result]) -> None:
 
 
 def _svgd(axes: "Axes", results: Sequence[Result]) -> None:
-    """Milliseconds against d; a colour to a number of particles, a marker to a library."""
-    own = [r for r in results if r.case == particles.CASE and "fixed" not in r.contender]
+    """Draw milliseconds against d: a colour for each number of particles, a marker for each library."""
+    own = [r for r in results if _is_svgd(r) and "fixed" not in r.contender]
     for marker, who in zip("os^", dict.fromkeys(r.contender for r in own), strict=False):
         for colour, n in zip(CYCLE, sorted({_numbers(r.row)[0] for r in own}), strict=False):
             line = sorted(
@@ -91,8 +91,8 @@ def _svgd(axes: "Axes", results: Sequence[Result]) -> None:
 
 
 def _growth(axes: "Axes", results: Sequence[Result]) -> None:
-    """Milliseconds against each size, with the fitted exponent."""
-    own = [r for r in results if r.case == growth.CASE]
+    """Draw milliseconds against each size, with the fitted exponent."""
+    own = [r for r in results if r.case == "growth"]
     for colour, label in zip(CYCLE, dict.fromkeys(r.row for r in own), strict=False):
         points = [
             (_numbers(r.contender)[0], r.values["ms"])
@@ -114,8 +114,8 @@ def _growth(axes: "Axes", results: Sequence[Result]) -> None:
 
 
 def _floors(axes: "Axes", results: Sequence[Result]) -> None:
-    """Time over the least time, a bar to a method."""
-    own = [r for r in results if r.case.startswith(roofline.CASE)]
+    """Draw the time of a step over its least time: a bar for each method."""
+    own = [r for r in results if _is_roofline(r)]
     labels = [f"{r.contender}\n{r.row}" for r in own]
     times = [r.values["over floor"] for r in own]
     heights = range(len(own), 0, -1)
@@ -131,7 +131,8 @@ def _numbers(text: str) -> list[int]:
 
 PANELS: tuple[tuple[Callable[["Axes", Sequence[Result]], None], Callable[[Result], bool]], ...] = (
     (_ratios, _is_step),
-    (_svgd, lambda result: result.case == particles.CASE),
-    (_growth, lambda result: result.case == growth.CASE and "ms" in result.values),
-    (_floors, lambda result: result.case.startswith(roofline.CASE)),
+    (_svgd, _is_svgd),
+    (_growth, _is_growth),
+    (_floors, _is_roofline),
 )
+"""How a panel is drawn, and which results it needs."""

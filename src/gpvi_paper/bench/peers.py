@@ -1,4 +1,4 @@
-"""The same work by other libraries, each as a function and its arguments; nothing is imported until it is asked for."""
+"""The same work by other libraries, each as a function with its arguments. A library is imported when it is used."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ class Stein(NamedTuple):
 
 
 def blackjax_svgd(task: Stein, bandwidth: float) -> Work:
-    """BlackJAX at a fixed bandwidth: its `length_scale` is our h."""
+    """Return a step of BlackJAX at a fixed bandwidth: its `length_scale` is the library's h."""
     from blackjax.vi import svgd
 
     optimizer = optax.sgd(task.rate)
@@ -37,10 +37,10 @@ def blackjax_svgd(task: Stein, bandwidth: float) -> Work:
 
 
 def numpyro_stein(task: Stein) -> Work:
-    """NumPyro's SteinVI with a point-mass guide and its median bandwidth.
+    """Return a step of NumPyro's SteinVI with a point-mass guide and its median bandwidth.
 
-    It sums the attraction over the particles and averages the repulsion: with `repulsion_temperature` = n and a rate of
-    1/n its step is that of SVGD.
+    SteinVI sums the attraction over the particles and averages the repulsion. With `repulsion_temperature` = n and a
+    rate of 1/n its step is that of SVGD.
     """
     require_numpyro()
     import numpyro
@@ -80,9 +80,9 @@ def numpyro_guide(
     particles: int,
     steps: int,
 ) -> tuple[Work, Callable[[Any], tuple[Array, Array]]]:
-    """`steps` steps of NumPyro's SVI with an automatic guide and their losses, as `SVI.run` keeps them.
+    """Return `steps` steps of NumPyro's SVI with an automatic guide, with their losses, as `SVI.run` keeps them.
 
-    Beside them how to read mean and deviation from what they leave.
+    Returned beside them is a function that reads mean and standard deviation from their result.
     """
     require_numpyro()
     from numpyro.infer import SVI, Trace_ELBO, autoguide

@@ -1,4 +1,4 @@
-"""`gpvi bench`: the speed of the library, as ratios within one run."""
+"""`gpvi bench`: measure the speed of the library, as ratios within one run."""
 
 import json
 import math
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpvi.cli.app import AsJson, Out, app, complain, console
-from gpvi.errors import InputError, NotAvailableError, UnknownOptionError
+from gpvi.cli.application import AsJson, Out, app, complain, console
+from gpvi.errors import InputError, NotAvailableError, UnknownOptionError, require_extra
 from gpvi.persistence.writing import check_writable
 
 if TYPE_CHECKING:
@@ -51,10 +51,11 @@ def bench(
     Results are written as they come to bench.json, and to bench.png at the end. The first result replaces the files of
     an earlier run.
     """
-    from gpvi_paper.bench import CASES, Report, Setting
+    from gpvi_paper.bench import CASES, Report, Setting, measure
     from gpvi_paper.bench.chart import chart
     from gpvi_paper.bench.results import FILE
 
+    require_extra("plots", "matplotlib", "gpvi bench")
     if not 0 <= seconds < math.inf:
         raise InputError(f"--seconds is {seconds:g}; give 0 or more.")
     wanted = _wanted(cases or [], list(CASES))
@@ -62,19 +63,19 @@ def bench(
     report, path = Report.begin(" ".join(["gpvi", *sys.argv[1:]])), out / FILE
     try:
         for name, rows in wanted.items():
-            setting = Setting(quick, peers, seconds, rows)
+            setting = Setting(name, quick, peers, seconds, rows)
             if not as_json:
                 console().print(f"\n[bold]{name}[/bold]: {CASES[name].title}", highlight=False)
             try:
-                for result in CASES[name].results(setting):
+                for result in measure(setting):
                     report.results.append(result)
                     report.write(out)
                     if not as_json:
-                        _show(result)
+                        _print_result(result)
             except NotAvailableError as error:
                 complain(f"{name}: {error}")
             else:
-                _complain_of_missing(name, rows - setting.met)
+                _complain_of_missing(name, rows - setting.matched)
     except KeyboardInterrupt:
         kept = f"{len(report.results)} results kept in {path}"
         complain(f"interrupted: {kept if report.results else 'nothing was finished'}.")
@@ -91,29 +92,31 @@ def bench(
 
 
 def _wanted(asked: list[str], known: list[str]) -> dict[str, frozenset[str]]:
-    """Case → its requested rows; none named means all."""
+    """Return the requested rows of each requested case; an empty set stands for all rows."""
     from gpvi_paper.records import slug
 
     if not asked:
         return dict.fromkeys(known, frozenset())
-    found: dict[str, set[str]] = {}
+    rows_by_case: dict[str, set[str]] = {}
     for each in asked:
         name, _, row = each.partition("/")
         if name not in known:
             raise UnknownOptionError("case", name, known)
-        found.setdefault(name, set()).update([slug(row)] if row else [])
-    whole = {each for each in asked if "/" not in each}
-    return {name: frozenset() if name in whole else frozenset(rows) for name, rows in found.items()}
+        rows_by_case.setdefault(name, set()).update([slug(row)] if row else [])
+    return {
+        name: frozenset() if name in asked else frozenset(rows)
+        for name, rows in rows_by_case.items()
+    }
 
 
 def _complain_of_missing(name: str, rows: frozenset[str]) -> None:
-    """Name requested rows that a case does not have; its rows are known only after it has run."""
+    """Say which requested rows a case does not have. Its rows are known only after it has run."""
     for row in sorted(rows):
         complain(f"{name} has no row {row!r}; --case {name} shows its rows.")
 
 
-def _show(result: "Result") -> None:
-    """One line: the ratio first, then times."""
+def _print_result(result: "Result") -> None:
+    """Print one line: the values of the result, then its ratio."""
     ratio = result.values.get("ratio")
     beside = "" if ratio is None else f"[bold]{ratio:8.3g}×[/bold] {result.against}"
     values = "  ".join(

@@ -1,39 +1,31 @@
-"""`gpvi run`, `report` and `demo`: experiments, their records, and the page made from these.
+"""`gpvi run` and `gpvi demo`: run experiments, and write a record of each row.
 
-An interrupted run resumes when the same command is given again: a row whose record is in the output directory, with
-the same seeds and specification, is kept and not rerun, and an unfinished row resumes from its last save.
+An interrupted run resumes when the same command is given again. A row whose record is already in the output
+directory, with the same seeds and specification, is not run again. An unfinished row resumes from its last checkpoint.
 """
 
 import json
 import math
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from gpvi.cli.app import SEEDS, AsJson, Bar, Out, app, complain, console
-from gpvi.errors import InputError, OtherRunError, StorageError, UnknownOptionError
-from gpvi.persistence.writing import check_writable, make_writable
+from gpvi.cli.application import SEEDS, AsJson, Bar, Out, app, complain, console
+from gpvi.errors import InputError, OtherRunError, StorageError, UnknownOptionError, require_extra
+from gpvi.persistence.writing import make_writable
+from gpvi_paper.cli._tables import print_record
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from gpvi.progress import Meter
-    from gpvi_paper.experiments import Experiment, Metric
+    from gpvi_paper.experiments import Experiment
     from gpvi_paper.records import Record
 
-MOST_ACROSS = 6
-"""Tables with more problems than this have one row per problem."""
-WIDEST = 1_000
-"""Of a table whose width is measured."""
-SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 UNFINISHED = ".unfinished"
-"""Subdirectory of the output directory with the saves of unfinished rows."""
+"""Subdirectory of the output directory with the checkpoints of unfinished rows."""
 REFERENCES = ".references"
 """Subdirectory of the output directory with the long reference runs that all rows are compared with."""
 DEMO_SEEDS = 3
@@ -53,7 +45,7 @@ def _presets() -> list[str]:
 
 
 def _labels(ctx: typer.Context) -> list[str]:
-    """The rows of the experiments already on the command line, or of all experiments if there are none."""
+    """Return the rows of the experiments that are already on the command line, or of all experiments."""
     from gpvi_paper.experiments import EXPERIMENTS, PRESETS
     from gpvi_paper.records import slug
 
@@ -123,32 +115,9 @@ def run(
 
 
 @app.command()
-def report(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUNS", help="Directories or files that gpvi run wrote."),
-    ],
-    out: Out = Path("report"),
-) -> None:
-    """Make one self-contained HTML page from records.
-
-    If a row has several records the newest is shown. Damaged records are named and skipped.
-    """
-    from gpvi_paper import records
-    from gpvi_paper.report import write
-
-    found = records.search(runs, progress=Bar())
-    for what in found.damaged:
-        complain(what)
-    if not found.records:
-        raise StorageError(f"there is no readable record in {', '.join(map(str, runs))}.")
-    check_writable(out)
-    typer.echo(write(found.records, out, unread=len(found.damaged), progress=Bar()))
-
-
-@app.command()
 def demo(out: Out = Path("report/demo")) -> None:
     """Train on four potentials and a linear regression, and write the page: a few minutes on two cores."""
+    require_extra("plots", "matplotlib", "gpvi demo")
     from gpvi_paper.experiments import experiment
     from gpvi_paper.report import write
 
@@ -163,7 +132,7 @@ def demo(out: Out = Path("report/demo")) -> None:
 
 
 def _prepared(experiment: "Experiment", data_dir: Path | None, out: Path) -> "Experiment":
-    """The experiment with its data, and a place beside the records for what is computed only once."""
+    """Return the experiment with its data, and with a directory for the reference that it computes only once."""
     from gpvi_paper.experiments import KeepsReference, ReadsData
 
     if isinstance(experiment, ReadsData):
@@ -176,7 +145,7 @@ def _prepared(experiment: "Experiment", data_dir: Path | None, out: Path) -> "Ex
 def _jobs(
     names: Iterable[str], methods: Sequence[str], preset: str
 ) -> list[tuple["Experiment", str]]:
-    """The requested rows; every name must match in at least one experiment."""
+    """Return the requested rows. Every method named must be in at least one of the experiments."""
     from gpvi_paper.experiments import PRESETS, experiment, matching
     from gpvi_paper.records import slug
 
@@ -210,7 +179,7 @@ def _run(
     as_json: bool = False,
     again: bool = False,
 ) -> list["Record"]:
-    """Run the jobs that are not yet done, and write each record as soon as it is made."""
+    """Run the rows that have no record yet, write each record as soon as it is made, and return all records."""
     from gpvi_paper import records
 
     finished: list[tuple[Record, Path, bool]] = []
@@ -228,7 +197,8 @@ def _run(
             else:
                 finished.append((*kept, True))
             if not as_json:
-                _show(experiment, *finished[-1], explain=experiment.name not in explained)
+                explain = experiment.name not in explained
+                print_record(experiment, *kept, kept=finished[-1][2], explain=explain)
                 explained.add(experiment.name)
     except KeyboardInterrupt:
         saved = [f"{len(finished)} of {len(jobs)} records"] if finished else []
@@ -255,7 +225,7 @@ def _made(
     *,
     again: bool,
 ) -> "Record":
-    """Run a row, resuming if it was interrupted; rows that take only seconds are not saved."""
+    """Run a row, from its checkpoint if it was interrupted. Rows of the preset smoke have no checkpoints."""
     from gpvi_paper import records
     from gpvi_paper.experiments.unfinished import resumable
 
@@ -283,7 +253,7 @@ def _made(
 def _kept(
     experiment: "Experiment", label: str, preset: str, seeds: Sequence[int], out: Path
 ) -> tuple["Record", Path] | None:
-    """The newest record of exactly this run, from any commit."""
+    """Return the newest record with this label, preset, seeds and specification, and its file, if there is one."""
     from gpvi import specs
     from gpvi_paper import records
 
@@ -297,14 +267,14 @@ def _kept(
             complain(f"{error} The row counts as not done.")
             continue
         same = record.method == label and record.seeds == tuple(seeds)
-        with suppress(StorageError):  # of a specification that this version does not know
+        with suppress(StorageError):  # this version does not know the specification
             if same and specs.completed(record.specification) == wanted:
                 found.append((record, path))
     return max(found, key=lambda one: one[0].started, default=None)
 
 
 def _as_json(record: "Record", path: Path, kept: bool) -> dict[str, Any]:
-    """A record without its curves and arrays, which are in its file."""
+    """Return a record for JSON, without its curves and arrays, which are in its file."""
     rows = {
         name: [value if math.isfinite(value) else None for value in values]
         for name, values in record.rows.items()
@@ -320,125 +290,3 @@ def _as_json(record: "Record", path: Path, kept: bool) -> dict[str, Any]:
         "record": str(path),
         "kept": kept,
     }
-
-
-def _show(
-    experiment: "Experiment", record: "Record", path: Path, kept: bool, *, explain: bool
-) -> None:
-    """A record as a table, with the meaning of its columns if not already shown, and its file."""
-    screen = console()
-    seeds = f"{len(record.seeds)} seed{'s' * (len(record.seeds) > 1)}"
-    title = f"{experiment.title} · {record.method} · {record.preset} · {seeds}"
-    screen.print(f"[bold]{title}[/bold]", highlight=False)
-    several = len(experiment.cases) > 1
-    cells = _cells(experiment, record)
-    screen.print(_fitting(screen, experiment, cells) if several else _explained(cells))
-    if several and explain and cells:
-        meanings = "; ".join(f"{metric.label}: {metric.meaning}" for metric in cells)
-        screen.print(meanings, style="dim", highlight=False, markup=False)
-    for note in record.notes:
-        screen.print(f"[yellow]note:[/yellow] {escape(note)}", highlight=False)
-    when = f", kept from {record.started[:16].replace('T', ' ')} UTC; --again reruns it"
-    screen.print(
-        f"{path}{when if kept else ''}\n",
-        style="dim",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
-
-
-def _cells(experiment: "Experiment", record: "Record") -> dict["Metric", dict[str, str]]:
-    """Metric → problem → text, without empty cells; with many problems only the metrics of the first table."""
-    beside = {m.floor for m in experiment.metrics} if len(experiment.cases) == 1 else set()
-    found = {
-        metric: {
-            title: text
-            for case, title in experiment.cases.items()
-            if (text := _cell(record, case, metric))
-        }
-        for metric in experiment.metrics
-        if metric.key not in beside
-    }
-    many = len({title for texts in found.values() for title in texts}) > MOST_ACROSS
-    first = experiment.tables[0].metrics
-    return {m: texts for m, texts in found.items() if texts and not (many and m.key not in first)}
-
-
-def _explained(cells: Mapping["Metric", Mapping[str, str]]) -> "Table":
-    """For a single problem: one row per metric, with its meaning."""
-    table = _plain()
-    for metric, texts in cells.items():
-        table.add_row(metric.label, *texts.values(), metric.meaning)
-    table.columns[-1].style = "dim"
-    return table
-
-
-def _fitting(
-    screen: "Console", experiment: "Experiment", cells: Mapping["Metric", Mapping[str, str]]
-) -> "Table":
-    """Problems as columns, problems as rows, or one line per number: the first layout that fits the screen."""
-    titles = [
-        title
-        for title in experiment.cases.values()
-        if any(title in texts for texts in cells.values())
-    ]
-    numbers = [[texts.get(title, "") for title in titles] for texts in cells.values()]
-    labels = [metric.label for metric in cells]
-    turned = [list(line) for line in zip(*numbers, strict=True)]
-    candidates = [_table(titles, labels, numbers)]
-    if len(titles) <= MOST_ACROSS:
-        candidates.insert(0, _table(labels, titles, turned))
-    listed = _plain()
-    for title in titles:
-        listed.add_row(f"[bold]{escape(title)}[/bold]")
-        for metric, texts in cells.items():
-            if title in texts:
-                listed.add_row(f"  {metric.label}", texts[title])
-    return next((t for t in candidates if _broad(screen, t) <= screen.width), listed)
-
-
-def _broad(screen: "Console", table: "Table") -> int:
-    """The smallest width at which no number is wrapped."""
-    return screen.measure(table, options=screen.options.update(width=WIDEST)).minimum
-
-
-def _table(names: Sequence[str], heads: Sequence[str], columns: Sequence[Sequence[str]]) -> "Table":
-    """A table whose numbers are not wrapped; its headings may be."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("", no_wrap=True, min_width=max(map(len, names)))
-    for head, texts in zip(heads, columns, strict=True):
-        table.add_column(escape(head), justify="right", min_width=max(map(len, texts)))
-    for name, *texts in zip(names, *columns, strict=True):
-        table.add_row(escape(name), *texts)
-    return table
-
-
-def _plain() -> "Table":
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, padding=(0, 2))
-    for _ in range(3):
-        table.add_column()
-    return table
-
-
-def _cell(record: "Record", case: str, metric: "Metric") -> str:
-    """Mean ± sd; for a single problem also the value for exact draws, if not zero."""
-    summary = record.summary(f"{case}/{metric.key}".strip("/"))
-    if summary is None:
-        return ""
-    if metric.style == "seconds":
-        return f"{summary.mean:,.0f}"
-    mean, sd, power = summary.rounded()
-    text = f"{mean} ± {sd}" if sd else mean
-    if power:
-        exponent = f"·10{str(power).translate(SUPERSCRIPTS)}"
-        text = f"({text}){exponent}" if sd else text + exponent
-    floor = record.summary(metric.floor) if metric.floor else None
-    if floor:
-        text += f" (exact {floor.mean:.2g})"
-    return text

@@ -84,8 +84,8 @@ def _unpacked(archive: Path) -> dict[str, bytes]:
     """
     contents = {}
     with reading(archive, _REMEDY, Exception):  # whatever a foreign header makes of tarfile
-        whole = io.BytesIO(untrusted.content(archive, LARGEST_ARCHIVE))
-        with tarfile.open(fileobj=whole, mode="r|") as members:
+        packed = io.BytesIO(untrusted.content(archive, LARGEST_ARCHIVE))
+        with tarfile.open(fileobj=packed, mode="r|") as members:
             for member in members:
                 name = PurePosixPath(member.name).name
                 if name not in FILES or not member.isreg() or member.issparse():

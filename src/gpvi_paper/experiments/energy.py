@@ -119,7 +119,7 @@ class Reference(NamedTuple):
 
 @functools.cache
 def reference(case: str) -> Reference:
-    """Midpoint sums in float64, `CELL_POINTS`² points to a cell."""
+    """Midpoint sums in float64 with `CELL_POINTS`² points per cell."""
     points = CELLS * CELL_POINTS
     width = 2 * HALF_WIDTH / points
     axis = -HALF_WIDTH + width * (np.arange(points) + 0.5)
@@ -154,7 +154,7 @@ def total_variation_floor(case: str, draws: int) -> float:
 
 
 class EnergyPotentials(Experiment[Recipe]):
-    """Appendix D."""
+    """The potentials of Appendix D."""
 
     name = "energy"
     title = "Four energy potentials"
@@ -205,7 +205,7 @@ class EnergyPotentials(Experiment[Recipe]):
     headline = ("tv",)
 
     def recipes(self, preset: str) -> dict[str, Recipe]:
-        """As published; by the defaults of each method; or both, with narrow networks."""
+        """`paper` has the published rows, `best` the defaults of each method, `smoke` both with narrow networks."""
         steps = STEPS[preset]
         default: dict[str, Recipe] = {"GPVI (default)": Recipe(gpvi.GPVI(), steps)}
         if preset == "demo":
@@ -300,7 +300,7 @@ def picture(case: str) -> np.ndarray:
 def measured(
     case: str, posterior: gpvi.Posterior, draws: int, *, key: Array
 ) -> tuple[dict[str, float], np.ndarray]:
-    """All distances, and the draws that those by a grid are from."""
+    """All distances, and the draws from which the histogram distance was computed."""
     diagnosis = posterior.diagnose(key=key, draws=draws)
     assert diagnosis.elbo is not None
     points = np.asarray(posterior.sample(draws, key=key))

@@ -33,14 +33,14 @@ from gpvi_paper.experiments.linear.gaussians import LINEAR
 
 TURNS = {"paper": 7, "best": 7, "demo": 5, "smoke": 2}
 ACCELERATED = 20
-"""How many times as many steps a turn has on an accelerator."""
+"""On an accelerator a turn has this many times as many steps."""
 DATA = 500
 START_SCALE = 0.05
 OTHER_PROGRAMS = "The published ratio is for other programs on another machine; here both steps are fully compiled."
 
 
 class Size(NamedTuple):
-    """A problem with the networks that the paper's appendix gives it."""
+    """A problem, and the sizes of the networks that the paper's appendix uses for it."""
 
     title: str
     target: Callable[[], gpvi.Target]
@@ -51,7 +51,7 @@ class Size(NamedTuple):
     helper: int
     """The width of the helper network."""
     steps: int
-    """In a turn, on a CPU."""
+    """The number of steps in a turn on a CPU."""
 
 
 def images(network: Callable[[], bnn.Network], *shape: int) -> Callable[[], gpvi.Target]:
@@ -66,7 +66,7 @@ def images(network: Callable[[], bnn.Network], *shape: int) -> Callable[[], gpvi
 
 
 def four_classes() -> gpvi.Target:
-    """2-10-10-4."""
+    """A network 2-10-10-4 on noise in four classes."""
     rng = np.random.default_rng(0)
     inputs, classes = rng.standard_normal((DATA, 2)), rng.integers(0, 4, DATA)
     return bnn.target(bnn.mlp((2, 10, 10, 4)), "categorical", "normal", inputs, classes)
@@ -112,7 +112,7 @@ class Row:
     sizes: tuple[str, ...] = tuple(SIZES)
 
     def generator(self, size: Size) -> Generator:
-        """The paper's network, in its residual form or beside an affine or a spline head."""
+        """The paper's network, in its residual form or with an affine or a spline head."""
         if not size.hidden:
             return LINEAR
         if self.head != "residual":
@@ -126,7 +126,7 @@ class Row:
         return Residual(latent=size.latent, hidden=size.hidden, scale=START_SCALE, learn_scale=True)
 
     def method(self, size: Size) -> gpvi.GPVI:
-        """GPVI."""
+        """GPVI at this size."""
         solver = Helper(width=size.helper) if self.solver == "helper" else self.solver
         return gpvi.GPVI(
             generator=self.generator(size),
@@ -162,12 +162,12 @@ ROWS: dict[str, dict[str, Row]] = {
         "GPVI (l2, affine head)": Row("l2", head="affine", sizes=tuple(SIZES)[1:]),
     },
 }
-"""As published, the kernel sees all d coordinates of the noise, and the exact inverse is one of all of J."""
+"""The published kernel is on all d coordinates of the noise, and the published exact inverse is that of all of J."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Timed(Recipe):
-    """The method at the largest size it is timed at, and those at the others."""
+    """A row as a recipe: `method` is that of the row's largest size."""
 
     row: Row = Row("pathwise")
 
@@ -211,7 +211,7 @@ class Steps:
         self.turn()
 
     def turn(self) -> float:
-        """Take one chunk of steps; the seconds that one of them took."""
+        """Take one chunk of steps, and return the seconds per step."""
         began = time.perf_counter()
         self._arrays, _ = self.executable(*self._arguments())
         jax.block_until_ready(self._arrays)
@@ -222,7 +222,7 @@ class Steps:
 
 
 class StepOverhead(Experiment[Timed]):
-    """Sec. 4.5."""
+    """The times of Section 4.5."""
 
     name = "overhead"
     title = "Time of a training step"
@@ -308,14 +308,14 @@ class StepOverhead(Experiment[Timed]):
 
 
 def turn_length(size: Size, preset: str) -> int:
-    """Steps in a turn: one to try it, more where they are fast."""
+    """The number of steps in a turn: one for `smoke`, more for fast steps and on accelerators."""
     if preset == "smoke":
         return 1
     return size.steps * (1 if jax.default_backend() == "cpu" else ACCELERATED)
 
 
 def summarised(times: np.ndarray) -> dict[str, float]:
-    """Medians over the turns; the ratio is one of pairs taken side by side."""
+    """Medians over the turns; the ratio is the median of the ratios of each turn."""
     ours, theirs = 1_000 * np.median(times, 0)
     return {
         "ratio": float(np.median(times[:, 0] / times[:, 1])),

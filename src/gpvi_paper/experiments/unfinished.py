@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 _PLACES: ContextVar[Iterator[Path] | None] = ContextVar("places", default=None)
-"""The directories of the fits to come."""
+"""The directories of the next fits."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Where our figure under `paper` differs from the published one, and why: a letter in the table, a sentence below."""
+"""Where figures under the preset `paper` differ from the published ones: a letter in the table, a sentence below."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,15 @@ from gpvi_paper.records import Record, Summary
 from gpvi_paper.report.elements import key
 
 PRESET = "paper"
-"""The preset that repeats what is published."""
+"""The preset that repeats the published experiments."""
 NOT_EXPLAINED = "Not explained."
 
 
 def differs(ours: Summary, published: Published) -> bool:
-    """Whether the two differ by more than their combined spreads.
+    """Return whether two figures differ by more than the sum of their standard deviations.
 
-    If a reason is known it is also given for differences beyond the published spread alone. A figure without a spread
-    is assumed to have three digits.
+    If the reason for a difference is known, it is compared with the published standard deviation alone. A published
+    figure without a standard deviation counts as rounded to three digits.
     """
     rounding = 0.5 * 10.0 ** (math.floor(math.log10(abs(published.mean) or 1.0)) - 2)
     spread = published.sd if math.isfinite(published.sd) else rounding
@@ -29,7 +29,7 @@ def differs(ours: Summary, published: Published) -> bool:
 
 
 class Differences:
-    """The cells of an experiment that differ, by the reason they share."""
+    """The cells of an experiment that differ from the published ones, by reason."""
 
     def __init__(self, experiment: Experiment, records: Sequence[Record]):
         self._experiment = experiment
@@ -46,12 +46,12 @@ class Differences:
         self._marks = {cell: mark for mark, (_, cells) in self._cells.items() for cell in cells}
 
     def mark(self, label: str, row: str) -> str:
-        """A letter that links to the sentence; empty if the figures agree."""
+        """Return a letter that links to the reason; nothing if the figures agree."""
         mark = self._marks.get((label, row))
         return f'<a class="why" href="#{self._place(mark)}">{mark}</a>' if mark else ""
 
     def html(self) -> str:
-        """The sentences, with the cells that each explains."""
+        """Return the list of reasons, each with the cells it explains."""
         if not self._cells:
             return ""
         lines = (
@@ -68,7 +68,7 @@ class Differences:
         return f"{escape(self._experiment.name)}-why-{mark}"
 
     def _named(self, cells: Sequence[tuple[str, str]]) -> str:
-        """Which metrics of which methods."""
+        """Say which metrics of which methods these cells are."""
         by_row: dict[str, list[str]] = {}
         for label, row in cells:
             by_row.setdefault(self._titles[row], []).append(label)
@@ -79,7 +79,7 @@ class Differences:
 
 
 def _row_titles(experiment: Experiment) -> Mapping[str, str]:
-    """Names of rows outside their tables, in the order of the tables."""
+    """Return a title for each row that a table shows, in the order of the tables."""
     several = len(experiment.cases) > 1
     shown = [name for table in experiment.tables for name in table.metrics]
     metrics = sorted(
@@ -92,6 +92,6 @@ def _row_titles(experiment: Experiment) -> Mapping[str, str]:
 
 
 def _letters(count: int) -> list[str]:
-    """a, b, …, z, aa, ab, …"""
+    """Return so many marks: a, b, …, z, aa, ab, …"""
     pairs = map("".join, product(ascii_lowercase, repeat=2))
     return [*ascii_lowercase[:count], *islice(pairs, max(0, count - len(ascii_lowercase)))]

@@ -1,4 +1,4 @@
-"""Pieces of HTML that the page and its pictures share."""
+"""Pieces of HTML that tables, pictures and the page share."""
 
 import base64
 from collections.abc import Iterable
@@ -6,12 +6,12 @@ from html import escape
 
 
 def badge(preset: str) -> str:
-    """The preset, in its colour."""
+    """Return the name of a preset in its colour."""
     return f'<span class="badge {escape(preset)}">{escape(preset)}</span>'
 
 
 def panel(image: bytes, caption: str, description: str) -> str:
-    """A square PNG with a caption, which is HTML already."""
+    """Return a square PNG with a caption, which may contain HTML."""
     return (
         f'<figure class="panel">{picture(image, description)}'
         f"<figcaption>{caption}</figcaption></figure>"
@@ -19,28 +19,28 @@ def panel(image: bytes, caption: str, description: str) -> str:
 
 
 def picture(image: bytes, description: str) -> str:
-    """A PNG inside the page itself."""
+    """Return an image that contains its PNG."""
     data = base64.b64encode(image).decode()
     return f'<img src="data:image/png;base64,{data}" alt="{escape(description)}">'
 
 
 def chart(svg: str, caption: str) -> str:
-    """A chart with its caption."""
+    """Return a chart with its caption."""
     return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def charts(figures: Iterable[str]) -> str:
-    """Charts side by side where there is room."""
+    """Return charts side by side if there is room."""
     return f'<div class="charts">{"".join(figures)}</div>'
 
 
 def multiples(figures: Iterable[str]) -> str:
-    """Small charts, as many in a row as fit."""
+    """Return small charts, as many in a row as fit."""
     return f'<div class="multiples">{"".join(figures)}</div>'
 
 
 def panels(title: str, figures: list[str]) -> str:
-    """Panels of one problem in a row."""
+    """Return the panels of one problem in a row."""
     heading = f"<h4>{escape(title)}</h4>" if title else ""
     return (
         f'<div style="--panels: {len(figures)}">{heading}'
@@ -49,5 +49,5 @@ def panels(title: str, figures: list[str]) -> str:
 
 
 def key(case: str, name: str) -> str:
-    """The name of a row, curve or array of a problem."""
+    """Return the name under which a record has a row, curve or array of a problem."""
     return f"{case}/{name}" if case else name

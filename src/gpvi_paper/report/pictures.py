@@ -1,7 +1,7 @@
-"""The pictures of each experiment, made by a function of its records.
+"""The pictures of each experiment beside its tables.
 
-A new experiment is added by one line in `PICTURES`. A function takes the experiment and its records and yields blocks
-of HTML; it draws only from the records' arrays and curves, and skips what a record lacks.
+A function takes the experiment and its records, and yields blocks of HTML. It draws from the records alone, and skips
+what a record lacks. A new experiment gets pictures by one line in `PICTURES`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,19 +14,19 @@ from gpvi.metrics import Reliability
 from gpvi_paper.experiments import PRESETS, Experiment
 from gpvi_paper.experiments.images.open_category import HISTOGRAM
 from gpvi_paper.records import Record
-from gpvi_paper.report import figures
-from gpvi_paper.report.bands import Band, bands_chart
+from gpvi_paper.report.charts import planes
+from gpvi_paper.report.charts.bands import Band, bands_chart
+from gpvi_paper.report.charts.curves import error_curves, scaling_chart
+from gpvi_paper.report.charts.maps import map_panel
+from gpvi_paper.report.charts.outliers import ScoreHistogram, outlier_histograms
+from gpvi_paper.report.charts.reliability import reliability_diagram
 from gpvi_paper.report.elements import badge, chart, charts, key, multiples, panel, panels, picture
-from gpvi_paper.report.error_curves import error_curves
-from gpvi_paper.report.maps import map_panel
-from gpvi_paper.report.outliers import ScoreHistogram, outlier_histograms
-from gpvi_paper.report.reliability import reliability_diagram
 
 Pictures = Callable[[Experiment, Sequence[Record]], Iterator[str]]
 
 
 def draws(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
-    """The target of each problem in the plane beside the draws of each method."""
+    """Draw the target of each problem in the plane beside the draws of each method."""
     blocks = []
     for case, title in experiment.cases.items():
         drawn = [record for record in records if key(case, "draws") in record.arrays]
@@ -34,10 +34,10 @@ def draws(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
             continue
         target = drawn[0].arrays[key(case, "target")]
         half_width = float(drawn[0].arrays[key(case, "half_width")])
-        row = [panel(figures.density_panel(target), "Target", f"the density of {title}")]
+        row = [panel(planes.density_panel(target), "Target", f"the density of {title}")]
         for record in drawn:
             points = record.arrays[key(case, "draws")]
-            image = figures.draws_panel(target, points, half_width)
+            image = planes.draws_panel(target, points, half_width)
             caption = f"{escape(record.method)} {badge(record.preset)}"
             row.append(panel(image, caption, f"{len(points)} draws of {record.method}"))
         blocks.append(panels(title, row))
@@ -50,7 +50,7 @@ def draws(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
 
 
 def errors_along(**terms: str) -> Pictures:
-    """Terms during training on a logarithmic scale, one chart per preset and term: name → label."""
+    """Return a function that draws terms during training, by name and label, one chart per preset and term."""
 
     def draw(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
         made = []
@@ -75,7 +75,7 @@ def errors_along(**terms: str) -> Pictures:
 
 
 def solvers(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
-    """The errors along the training, and what each iteration of BiCGSTAB is worth."""
+    """Draw the errors during training, and the residual of BiCGSTAB after each iteration."""
     yield from errors_along(
         product_error="error of J⁻ᵀ∇k", residual="residual", covariance_error="Σ error"
     )(experiment, records)
@@ -92,7 +92,7 @@ def solvers(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
 
 
 def bands(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
-    """What the networks of each method predict along one input; first the reference's."""
+    """Draw what the networks of each method predict along one input, the reference first."""
     drawn = [record for record in records if {"grid", "mean", "sd"} <= record.arrays.keys()]
     if not drawn:
         return
@@ -116,7 +116,7 @@ def bands(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
 
 
 def maps(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
-    """Where the networks of each method disagree over the plane; first the reference's."""
+    """Draw where the networks of each method disagree over the plane, the reference first."""
     drawn = [record for record in records if {"map", "reference_map"} <= record.arrays.keys()]
     if not drawn:
         return
@@ -139,7 +139,7 @@ def maps(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
 
 
 def collapse(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
-    """The variance found against the dimension, with the theory's."""
+    """Draw the estimated variance against the dimension, beside the theory's."""
     for preset, group in _by_preset(records):
         by_method, theory = {}, {}
         for record in group:
@@ -160,7 +160,7 @@ def collapse(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]
                     [record.rows[key(case, f"theory_d{size}")][0] for size in sizes],
                 )
             by_method[record.method] = lines
-        image = figures.scaling_chart(by_method, theory, ("dimension", "variance ratio"))
+        image = scaling_chart(by_method, theory, ("dimension", "variance ratio"))
         yield (
             f'<figure class="wide">{picture(image, "variance ratio against dimension")}<figcaption>Estimated over '
             f"true variance {badge(preset)}; dashed: theory for SVGD.</figcaption></figure>"
@@ -168,9 +168,9 @@ def collapse(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]
 
 
 def open_category(experiment: Experiment, records: Sequence[Record]) -> Iterator[str]:
-    """How the outlier score separates known from unknown classes, and how well confidence is calibrated.
+    """Draw the outlier scores of known and unknown classes, and the reliability of the confidence.
 
-    For the first split with pictures; one chart of each kind per preset.
+    There is one chart of each kind per preset, for the first split whose records have the arrays.
     """
     made = []
     for preset, group in _by_preset(records):
@@ -208,7 +208,7 @@ def _arrays(records: Sequence[Record], case: str, name: str) -> list[Record]:
 
 
 def _auroc(record: Record, case: str) -> str:
-    """Of the score drawn, by the first seed."""
+    """Return the AUROC of the score that is drawn, for the first seed."""
     for score in ("variance", "entropy"):
         values = record.rows.get(key(case, f"auroc_{score}"))
         if values:

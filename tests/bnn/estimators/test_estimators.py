@@ -538,7 +538,8 @@ def test_what_was_not_learned_is_refused(regressor):
         ({"method": gpvi.NUTS(), "batch_size": 10}, "batch_size is 10"),
     ],
 )
-def test_bad_options_are_refused_with_the_remedy(options, told):
+def test_bad_options_are_refused_with_the_remedy(options, told, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises((InputError, UnknownOptionError, gpvi.errors.NotAvailableError), match=told):
         bnn.BayesianMLPRegressor().set_params(**options).fit(*line())
 

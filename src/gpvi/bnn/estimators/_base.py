@@ -133,7 +133,10 @@ class BayesianMLP(BaseEstimator):
         return self.x_scaler_.transform(rows)
 
     def _predicted(self, compute: Callable[..., Any], *tables: np.ndarray) -> Any:
-        """Return `compute(predictive, *rows, key=…, draws=…)` of all rows, block by block, with the same networks."""
+        """Return `compute(predictive, *rows, key=…, draws=…)` of all rows, in double precision.
+
+        It is computed block by block, with the same networks at every call.
+        """
         predictive, number = self.predictive_, len(tables[0])
         key = jax.random.fold_in(jax.random.key(self._seed), 2**31 - 1)
         draws = self.draws if predictive.available_draws is None else None
@@ -141,7 +144,7 @@ class BayesianMLP(BaseEstimator):
             compute(predictive, *block, key=key, draws=draws)
             for block in row_blocks(tables, ROWS if number <= MANY_ROWS else MANY_ROWS)
         ]
-        return jax.tree.map(lambda *parts: np.concatenate(parts)[:number], *blocks)
+        return jax.tree.map(lambda *of: np.concatenate(of)[:number].astype(np.float64), *blocks)
 
     def _sampled(self, X: Table, n_samples: int, random_state: Any) -> np.ndarray:
         """Draw the encoded y of n networks, (n, rows, …); particles are used again if there are fewer."""
@@ -155,7 +158,7 @@ class BayesianMLP(BaseEstimator):
     def _log_prob(self, X: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return log p(y | x, data) of each row, for the encoded y."""
         tables = self.x_scaler_.transform(X), self._encoded(y)
-        return self._predicted(Predictive.log_prob, *tables).astype(np.float64)
+        return self._predicted(Predictive.log_prob, *tables)
 
 
 def as_count(name: str, value: Any, remedy: str) -> int:

@@ -204,7 +204,7 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         >>> model.fit(X, X[:, 0] > 0).predict_proba(X).shape
         (20, 2)
         """
-        mean = self._predicted(Predictive.predict, self._rows(X)).mean.astype(np.float64)
+        mean = self._predicted(Predictive.predict, self._rows(X)).mean
         return mean / mean.sum(1, keepdims=True)
 
     def predict_log_proba(self, X: Table) -> np.ndarray:
@@ -232,7 +232,7 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         >>> model.fit(X, X[:, 0] > 0).predict_log_proba(X).shape
         (20, 2)
         """
-        return self._predicted(Predictive.log_probabilities, self._rows(X)).astype(np.float64)
+        return self._predicted(Predictive.log_probabilities, self._rows(X))
 
     def sample_y(self, X: Table, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Draw labels from networks of the posterior, without temperature scaling. Each sample is of one network.

@@ -210,12 +210,16 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BayesianMLP):
         >>> model.fit(X, X[:, 0]).predict(X).shape
         (20,)
         """
-        found = self._predicted(Predictive.predict, self._rows(X))
-        mean = self._as_given(self.y_scaler_.inverse(found.mean.astype(np.float64)))
+
+        def moments(predictive: Predictive, rows: np.ndarray, **options: Any) -> tuple[Any, Any]:
+            found = predictive.predict(rows, **options)
+            return found.mean, found.variance
+
+        mean, variance = self._predicted(moments, self._rows(X))
+        mean = self._as_given(self.y_scaler_.inverse(mean))
         if not return_std:
             return mean
-        sd = np.sqrt(found.variance.astype(np.float64))
-        return mean, self._as_given(sd * self.y_scaler_.scale)
+        return mean, self._as_given(np.sqrt(variance) * self.y_scaler_.scale)
 
     def predict_quantiles(
         self, X: Table, quantiles: Sequence[float] = (0.05, 0.5, 0.95)
@@ -250,7 +254,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BayesianMLP):
         def rows_first(predictive: Predictive, rows: np.ndarray, **options: Any) -> Any:
             return predictive.quantiles(rows, quantiles, **options).swapaxes(0, 1)
 
-        found = self._predicted(rows_first, self._rows(X)).astype(np.float64)
+        found = self._predicted(rows_first, self._rows(X))
         return self._as_given(self.y_scaler_.inverse(found).swapaxes(1, 2))
 
     def sample_y(self, X: Table, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:

@@ -75,7 +75,7 @@ class Fingerprint(NamedTuple):
             here, there = next(pair for pair in pairs if pair[0] != pair[1])
             raise InputError(
                 f"the network has an array {here[0]!r} of shape {here[1]} where the one that was trained had "
-                f"{there[0]!r} of shape {there[1]}: give that one."
+                f"{there[0][:200]!r} of shape {str(there[1])[:200]}: give that one."
             )
         outputs = _outputs(network, form, dtype)
         if not _agree(outputs, self.outputs):

@@ -1,10 +1,11 @@
-"""Predictive distributions as directories of safetensors and JSON.
+"""Predictive distributions in files.
 
-A directory holds the posteriors, the likelihood, the sharpness, and a fingerprint by which the network is recognised.
+A file holds the posteriors, the likelihood, the sharpness, and a fingerprint by which the network is recognised.
 """
 
 import math
 import os
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,10 +44,10 @@ class Saved(NamedTuple):
                 )
             return self.likelihood
         if passed is None:
-            name = self.likelihood_class
+            name = self.likelihood_class[:200]
             raise InputError(
                 f"the likelihood, {name}, is of a class of your own, and files hold no code: pass it, "
-                f"gpvi.bnn.load(directory, network, likelihood={name}(…))."
+                f"gpvi.bnn.load(path, network, likelihood={name}(…))."
             )
         return passed
 
@@ -60,8 +61,8 @@ def storable(likelihood: Likelihood) -> Likelihood | None:
     return likelihood
 
 
-def write(saved: Saved, directory: str | os.PathLike[str]) -> None:
-    """Write a directory that `read` reads."""
+def write(saved: Saved, path: str | os.PathLike[str]) -> None:
+    """Write a file that `read` reads."""
     fingerprint = saved.fingerprint
     arrays = {f"network/{name}": getattr(fingerprint, name) for name in FINGERPRINT}
     documents = []
@@ -80,23 +81,26 @@ def write(saved: Saved, directory: str | os.PathLike[str]) -> None:
             "whole_inputs": saved.inputs.integers,
         },
     }
-    storage.write(directory, document, arrays)
+    storage.write(path, document, arrays)
 
 
-def read(directory: str | os.PathLike[str]) -> Saved:
-    """Read what `write` wrote; nothing in the files is executed."""
-    document, arrays = storage.read(directory)
+def read(path: str | os.PathLike[str], classes: Iterable[Any] = ()) -> Saved:
+    """Read what `write` wrote; nothing in the file is executed."""
+    known = specs.known_classes(classes)
+    document, arrays = storage.read(path)
     if MEMBERS not in document:
         raise StorageError(
-            f"{directory} does not hold {WHAT}. If it is a single posterior, read it with gpvi.load(directory), and "
+            f"{path} does not hold {WHAT}. If it is a single posterior, read it with gpvi.load(path), and "
             "make gpvi.bnn.Predictive(posterior, network, likelihood) of it."
         )
-    with saving.understood(directory, WHAT):
-        return _from_document(document, arrays)
+    with saving.understood(path, WHAT):
+        return _from_document(document, arrays, known)
 
 
-def _from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Saved:
-    likelihood = specs.from_json(document["likelihood"])
+def _from_document(
+    document: dict[str, Any], arrays: dict[str, np.ndarray], known: Mapping[str, type]
+) -> Saved:
+    likelihood = specs.from_json(document["likelihood"], known)
     _expect(likelihood is None or isinstance(likelihood, Likelihood), "its likelihood is none")
     likelihood_class, network = document["likelihood_class"], document["network"]
     _expect(isinstance(likelihood_class, str), "its likelihood has no name")
@@ -113,7 +117,7 @@ def _from_document(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> S
         "its outputs are none",
     )
     members = tuple(
-        saving.from_document(each, _arrays_of_member(arrays, number))
+        saving.from_document(each, _arrays_of_member(arrays, number), known)
         for number, each in enumerate(document[MEMBERS])
     )
     _expect(len(members) > 0, "it has no members")

@@ -6,7 +6,7 @@ time: memory grows with neither, beyond what is returned.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -441,17 +441,17 @@ class Predictive:
         """
         return self._all_rows(Mixture.outputs, X, n, key, with_noise=False)
 
-    def save(self, directory: str | os.PathLike[str], *, X: Any = None) -> None:
-        """Write a directory of safetensors and JSON that `gpvi.bnn.load` reads, given the network.
+    def save(self, path: str | os.PathLike[str], *, X: Any = None) -> None:
+        """Write a file that `gpvi.bnn.load` reads, given the network.
 
-        The directory holds all members, the sharpness, and the likelihood (unless its class is your own and not
+        The file holds all members, the sharpness, and the likelihood (unless its class is your own and not
         decorated with `gpvi.specs.spec`). The network is code and is not saved; to recognise it, the names and shapes
         of its arrays are, and its outputs for fixed weights and inputs. No value of the data is saved.
 
         Parameters
         ----------
-        directory
-            Where to write.
+        path
+            The file to write, such as "curve.gpvi". An earlier save there is replaced; anything else is not.
         X
             One or more inputs, which tell the shape of an input. Required only if the posteriors have no target, as
             after `gpvi.load` or unpickling.
@@ -460,6 +460,8 @@ class Predictive:
         ------
         gpvi.errors.NotAvailableError
             If nothing tells the shape of an input.
+        gpvi.errors.StorageError
+            If the file cannot be written, or would replace something that is not a save.
 
         Examples
         --------
@@ -470,8 +472,8 @@ class Predictive:
         ...     network, "gaussian", X, X, key=key, method="svgd", steps=50, progress=False
         ... )
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     predictive.save(f"{folder}/line")
-        ...     again = gpvi.bnn.load(f"{folder}/line", network)
+        ...     predictive.save(f"{folder}/line.gpvi")
+        ...     again = gpvi.bnn.load(f"{folder}/line.gpvi", network)
         >>> bool((again.predict(X, key=key).mean == predictive.predict(X, key=key).mean).all())
         True
         """
@@ -479,7 +481,7 @@ class Predictive:
         if form is None:
             raise NotAvailableError(
                 "these posteriors do not know what shape the inputs of the network have, by which a saved network is "
-                "told from others: pass some inputs, save(directory, X=X)."
+                "told from others: pass some inputs, save(path, X=X)."
             )
         fingerprint = Fingerprint.of(self.network, self.likelihood, form, self.posterior.dtype)
         saved = _saving.Saved(
@@ -490,7 +492,7 @@ class Predictive:
             fingerprint=fingerprint,
             sharpness=self.sharpness,
         )
-        _saving.write(saved, directory)
+        _saving.write(saved, path)
 
     @property
     def _scales_classes(self) -> bool:
@@ -563,24 +565,28 @@ class Predictive:
 
 
 def load(
-    directory: str | os.PathLike[str],
+    path: str | os.PathLike[str],
     network: Network,
     *,
     likelihood: Likelihood | str | None = None,
+    classes: Iterable[Any] = (),
 ) -> Predictive:
-    """Read what `Predictive.save` wrote. Nothing in the files is executed.
+    """Read what `Predictive.save` wrote. Nothing in the file is executed.
 
     The members have no target: `posterior.with_target(target)` gives them one, for `diagnose` and further training.
 
     Parameters
     ----------
-    directory
-        The directory.
+    path
+        The file. A directory that an earlier version of gpvi saved is read, too.
     network
         The network that was trained. Any other is refused, even if only its activation differs.
     likelihood
         The likelihood of the training; required only if it was not saved, since its class is your own and not decorated
         with `gpvi.specs.spec`.
+    classes
+        Your own classes that the prediction was made with, as for `gpvi.load`. They need not be given if the module
+        that defines them is imported, and they are decorated with `gpvi.specs.spec`.
 
     Returns
     -------
@@ -590,7 +596,7 @@ def load(
     Raises
     ------
     gpvi.errors.StorageError
-        If the directory is missing, damaged, or holds something else.
+        If the file is missing, damaged, or holds something else.
     gpvi.errors.InputError
         If network or likelihood are not those of the training.
 
@@ -603,18 +609,18 @@ def load(
     ...     network, "gaussian", X, X, key=key, method="svgd", steps=50, progress=False
     ... )
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     predictive.save(f"{folder}/line")
-    ...     again = gpvi.bnn.load(f"{folder}/line", network)
+    ...     predictive.save(f"{folder}/line.gpvi")
+    ...     again = gpvi.bnn.load(f"{folder}/line.gpvi", network)
     >>> again.likelihood
     Gaussian(noise='learned', start_noise=0.3)
     """
     require_network(network)
-    saved = _saving.read(directory)
+    saved = _saving.read(path, classes)
     chosen = saved.likelihood_or(None if likelihood is None else as_likelihood(likelihood))
     members = [Posterior(**each._asdict()) for each in saved.members]
     fingerprint, dtype = saved.fingerprint, members[0].dtype
     fingerprint.require_network(network, saved.inputs, dtype)
-    with understood(directory, _saving.WHAT):
+    with understood(path, _saving.WHAT):
         predictive = Predictive(members, network, chosen, sharpness=saved.sharpness)
     predictive._require_coordinates(fingerprint.outputs.shape[1])
     fingerprint.require_likelihood(chosen, dtype)

@@ -1,7 +1,7 @@
 """Ways to convolve with weights that differ from particle to particle, at the sizes of LeNet-5.
 
-One evaluation of the sum of squared outputs and its gradients: in the weights for the first layer, whose images all
-particles share, and in weights and images for the second.
+What is timed is the sum of squared outputs with its gradient. For the first layer, whose images all particles share,
+that is the gradient with respect to the weights; for the second layer, with respect to weights and images.
 """
 
 import functools
@@ -15,18 +15,17 @@ from gpvi.bnn.networks.convolution import Padding, convolve, margins, patches_of
 from gpvi_paper.bench.results import Result, Setting
 from gpvi_paper.bench.timing import Compiled, in_turns
 
-CASE = "convolution"
 DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 PARTICLES, BATCH = 10, 100
 
 
 def grouped(x: Array, weight: Array, padding: Padding) -> Array:
-    """XLA's convolution; `jax.vmap` makes a grouped one of it."""
+    """XLA's convolution, which `jax.vmap` turns into a grouped one."""
     return jax.lax.conv_general_dilated(x, weight, (1, 1), padding, dimension_numbers=DIMENSIONS)
 
 
 def patch_columns(x: Array, weight: Array, padding: Padding) -> Array:
-    """Patches as columns, then one matrix product: the library's form."""
+    """Patches as columns, then one matrix product: what the library does."""
     return convolve(x, weight, padding=padding)
 
 
@@ -45,7 +44,7 @@ def library_patches(x: Array, weight: Array, padding: Padding) -> Array:
 
 
 def shifted_sum(x: Array, weight: Array, padding: Padding) -> Array:
-    """One small matrix product for each offset of the window, summed; no patches are kept."""
+    """The sum of one small matrix product for each offset of the window, without patches in memory."""
     rows, columns = weight.shape[:2]
     around = margins((x.shape[1], x.shape[2]), (rows, columns), (1, 1), padding)
     padded = jnp.pad(x, ((0, 0), *around, (0, 0)))
@@ -69,7 +68,7 @@ FORMS: dict[str, Callable[[Array, Array, Padding], Array]] = {
 
 
 def results(setting: Setting) -> Iterator[Result]:
-    """Both layers, every form in turns with the library's."""
+    """Time every form in turns with the library's, for both layers."""
     particles, batch = (2, 2) if setting.quick else (PARTICLES, BATCH)
     for layer in ("first layer", "second layer"):
         if not setting.wants(layer):
@@ -77,14 +76,12 @@ def results(setting: Setting) -> Iterator[Result]:
         programs = {name: _gradients(form, layer, particles, batch) for name, form in FORMS.items()}
         timings = in_turns(programs, setting.seconds)
         row = f"{layer}, {particles} particles, {batch} images"
-        for name, timing in timings.items():
-            beside = {} if name == OURS else {"ratio": timing.over(timings[OURS])}
-            against = None if name == OURS else OURS
-            yield Result(CASE, row, name, timing.values() | beside, against)
+        for name in timings:
+            yield setting.timed(row, name, timings, None if name == OURS else OURS)
 
 
 def _gradients(form: Callable, layer: str, particles: int, batch: int) -> Compiled:
-    """Of all particles at once."""
+    """Compile the gradients of all particles at once."""
     weight_key, image_key = jax.random.split(jax.random.key(0))
 
     def loss(weight: Array, x: Array, padding: Padding) -> Array:

@@ -1,8 +1,7 @@
-"""Draws in a second, with and without their density, and networks' predictions in a second."""
+"""Draws per second, with and without their density, and predictions of networks per second."""
 
-import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -13,32 +12,10 @@ from gpvi.posterior.posterior import Posterior
 from gpvi.targets.target import Target
 from gpvi.training.fit import fit
 from gpvi_paper.bench.results import Result, Setting
-from gpvi_paper.bench.timing import TURN, in_turns
+from gpvi_paper.bench.timing import Call, in_turns
 from gpvi_paper.experiments.overhead import four_classes
 
-DRAWS, PREDICTIONS = "draws", "predictions"
 SEED = 1
-
-
-class Call:
-    """A call of the public interface, compiled by its first use."""
-
-    peak_bytes = None
-
-    def __init__(self, function: Callable[[], Any]):
-        self._function, self._calls = function, 1
-        first = self.turn()
-        again = self.turn()
-        self.compile_seconds = max(0.0, first - again)
-        self._calls = max(1, round(TURN / again))
-
-    def turn(self) -> float:
-        """Call it, often where it is fast."""
-        began, out = time.perf_counter(), None
-        for _ in range(self._calls):
-            out = self._function()
-        jax.block_until_ready(out)
-        return (time.perf_counter() - began) / self._calls
 
 
 class Source(NamedTuple):
@@ -58,7 +35,7 @@ SOURCES = {
 
 
 def draws(setting: Setting) -> Iterator[Result]:
-    """The posterior's `sample` and `sample_and_log_prob`."""
+    """Time `sample` and `sample_and_log_prob` of posteriors."""
     for row, source in SOURCES.items():
         if not setting.wants(row):
             continue
@@ -72,14 +49,12 @@ def draws(setting: Setting) -> Iterator[Result]:
         }
         timings = in_turns(calls, setting.seconds)
         for name, timing in timings.items():
-            values = timing.values() | {"draws/s": n / timing.seconds}
-            if name != "sample":
-                values["ratio"] = timing.over(timings["sample"])
-            yield Result(DRAWS, row, name, values, None if name == "sample" else "sample")
+            against = None if name == "sample" else "sample"
+            yield setting.timed(row, name, timings, against, {"draws/s": n / timing.seconds})
 
 
 def predictions(setting: Setting) -> Iterator[Result]:
-    """LeNet-5 by new networks of a generator: networks × images in a second."""
+    """Time predictions of LeNet-5 by networks that a generator draws."""
     target, network = _digits()
     posterior = _untrained(target, bnn.method)
     predictive = bnn.Predictive(posterior, network, "categorical")
@@ -88,18 +63,14 @@ def predictions(setting: Setting) -> Iterator[Result]:
         call = Call(
             lambda x=images, n=draws: predictive.predict(x, key=jax.random.key(SEED), draws=n)
         )
-        timing = in_turns({"predict": call}, setting.seconds)["predict"]
-        rate = {"networks × images/s": count * draws / timing.seconds}
-        yield Result(
-            PREDICTIONS,
-            f"LeNet-5, {draws} networks, {count:,} images",
-            "predict",
-            timing.values() | rate,
-        )
+        timings = in_turns({"predict": call}, setting.seconds)
+        row = f"LeNet-5, {draws} networks, {count:,} images"
+        rate = {"networks × images/s": count * draws / timings["predict"].seconds}
+        yield setting.timed(row, "predict", timings, more=rate)
 
 
 def _untrained(target: Target, method: Callable[[int], Method]) -> Posterior:
-    """One step is enough: drawing takes as long whatever was learned."""
+    """Fit by a single step: the time of drawing does not depend on what was learned."""
     batch = None if target.size is None else min(100, target.size)
     return fit(
         target,

@@ -1,4 +1,4 @@
-"""Spline couplings beside the same map by FlowJAX, parameter for parameter."""
+"""Spline couplings beside the same map by FlowJAX, with the same parameters."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,15 +15,14 @@ from gpvi.generators.spline import SplineHead
 from gpvi_paper.bench.results import Result, Setting
 from gpvi_paper.bench.timing import Compiled, in_turns
 
-CASE = "spline"
 SIZES = ((3, 1_024), (10, 409))
-"""Dimensions and draws: those of a training step."""
+"""Dimensions and numbers of draws, as in a training step."""
 TOLERANCE = 1e-3
-"""Of the values, relative to the largest, in float32."""
+"""How far the two maps may differ, relative to the largest value, in float32."""
 
 
 def results(setting: Setting) -> Iterator[Result]:
-    """The map with its log|det|, the gradient of a training step, and T′; nothing without other libraries."""
+    """Time the map with its log|det|, the gradient of a training step, and the Jacobian. It needs --peers."""
     if not setting.peers:
         return
     spec = SplineFlow(layers=2, knots=2, width=4) if setting.quick else SplineFlow()
@@ -41,11 +40,8 @@ def results(setting: Setting) -> Iterator[Result]:
             if name != "gradient":
                 _same(pair["gpvi"].result, pair["FlowJAX"].result, name)
             timings = in_turns(pair, setting.seconds)
-            yield Result(CASE, f"{row}, {name}", "gpvi", timings["gpvi"].values())
-            ratio = {"ratio": timings["FlowJAX"].over(timings["gpvi"])}
-            yield Result(
-                CASE, f"{row}, {name}", "FlowJAX", timings["FlowJAX"].values() | ratio, "gpvi"
-            )
+            yield setting.timed(f"{row}, {name}", "gpvi", timings)
+            yield setting.timed(f"{row}, {name}", "FlowJAX", timings, "gpvi")
 
 
 def _program(head: FlowHead | SplineHead, z: Float[Array, "n k"], name: str) -> Compiled:
@@ -77,7 +73,7 @@ def _same(ours: Any, theirs: Any, name: str) -> None:
 
 
 def by_flowjax(spec: SplineFlow, dim: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> FlowHead:
-    """The map of `spec` from FlowJAX's parts."""
+    """Build the map of `spec` from FlowJAX's parts."""
     from flowjax.bijections import Chain, Coupling, RationalQuadraticSpline
 
     def spline() -> Chain:
@@ -100,21 +96,21 @@ def by_flowjax(spec: SplineFlow, dim: int, *, key: PRNGKeyArray, dtype: DTypeLik
 
 
 def moved(head: FlowHead, scale: float = 0.1) -> FlowHead:
-    """Away from the identity, so that no bin or branch is special."""
+    """Add noise to all parameters, so that no bin or branch is special."""
     rng = np.random.default_rng(head.dim)
     shaken = lambda a: a + jnp.asarray(scale * rng.standard_normal(a.shape), a.dtype)  # noqa: E731
     return jax.tree.map(lambda a: shaken(a) if eqx.is_inexact_array(a) else a, head)
 
 
 def converted(head: FlowHead, spec: SplineFlow) -> SplineHead:
-    """Our head with the parameters of FlowJAX's."""
+    """Return the library's head with the parameters of FlowJAX's."""
     from flowjax.bijections import RationalQuadraticSpline
 
     bins, k = spec.knots + 1, head.dim
     stack, affine = head.bijection.bijections
 
     def rows(array: Array) -> Array:
-        """FlowJAX's order of a spline's parameters (…, t, rows) in ours (…, rows, t)."""
+        """Reorder the parameters of a spline from FlowJAX's (…, t, rows) to the library's (…, rows, t)."""
         order = np.arange(array.shape[-1])
         order[: 2 * bins] = order[: 2 * bins].reshape(2, bins).T.ravel()
         return jnp.swapaxes(array[..., order], -1, -2)

@@ -1,4 +1,4 @@
-"""How the cost of a step grows with d, k, the particles and the data, and its memory with d."""
+"""How the time and memory of a step grow with d, k, the number of particles and the number of data."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -15,11 +15,9 @@ from gpvi_paper.bench.results import Result, Setting
 from gpvi_paper.bench.timing import in_turns
 from gpvi_paper.experiments.overhead import Steps
 
-CASE = "growth"
-
 
 class Line(NamedTuple):
-    """One size varied, the others held."""
+    """Problems in which one size varies and the others are fixed."""
 
     label: str
     sizes: tuple[int, ...]
@@ -28,12 +26,12 @@ class Line(NamedTuple):
 
 
 def gaussian(dim: int) -> Target:
-    """Cheap beside the step."""
+    """Return a target whose log-density is cheap beside a training step."""
     return Target(lambda x: (0.3 * x - 0.5 * x**2).sum(), dim=dim)
 
 
 def rows(count: int) -> Target:
-    """A regression with so many data and 20 coefficients."""
+    """Return a linear regression with `count` data and 20 coefficients."""
     rng = np.random.default_rng(0)
     data = rng.standard_normal((count, 20), np.float32), rng.standard_normal(count, np.float32)
 
@@ -47,13 +45,13 @@ def rows(count: int) -> Target:
 
 
 def narrow(particles: int, latent: int, gradient: str = "pathwise") -> GPVI:
-    """A generator whose last layer has 16 columns, as networks get: 19 parameters to a dimension."""
+    """Return GPVI whose generator has a last layer of 16 columns, as for networks: 19 parameters per dimension."""
     generator = Triangular(latent=latent, head=AffineFlow(0.1), hidden=(64,), rank=16, scale=0.1)
     return GPVI(generator, gradient, particles=particles)  # pyright: ignore[reportArgumentType]
 
 
 def blocks(latent: int) -> GPVI:
-    """The paper's form, whose k × k block is factored for every z′."""
+    """Return GPVI with the paper's generator, whose k × k block is factored for every z′."""
     generator = Residual(latent=latent, hidden=(64,), scale=0.1, learn_scale=True)
     return GPVI(generator, "functional", particles=20)
 
@@ -93,7 +91,7 @@ LINES = (
 
 
 def results(setting: Setting) -> Iterator[Result]:
-    """A point to each size, one after the other: what a large one leaves behind is not to slow down a small one."""
+    """Time each size by itself, from the smallest on, so that a large one cannot slow down a small one."""
     for line in LINES:
         if not setting.wants(line.label):
             continue
@@ -102,9 +100,10 @@ def results(setting: Setting) -> Iterator[Result]:
         for size in sizes:
             method, target, batch = line.problem(size)
             steps = Steps(method, target, batch, 1 if setting.quick else 5, key=jax.random.key(0))
-            timings.append(in_turns({line.label: steps}, setting.seconds)[line.label])
-            yield Result(CASE, line.label, f"{size:,}", timings[-1].values())
-        seconds = [timing.work for timing in timings]
+            timed = in_turns({f"{size:,}": steps}, setting.seconds)
+            timings += timed.values()
+            yield setting.timed(line.label, f"{size:,}", timed)
+        seconds = [timing.least for timing in timings]
         fitted = {
             "exponent": exponent(sizes, seconds),
             "last exponent": last_exponent(sizes, seconds),
@@ -112,4 +111,4 @@ def results(setting: Setting) -> Iterator[Result]:
         memory = [timing.peak_bytes for timing in timings]
         if all(memory):
             fitted["memory exponent"] = exponent(sizes, [m for m in memory if m])
-        yield Result(CASE, line.label, "fitted", fitted)
+        yield setting.result(line.label, "fitted", fitted)

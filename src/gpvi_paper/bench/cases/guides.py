@@ -1,6 +1,6 @@
-"""Steps of Gaussian families beside NumPyro's automatic guides: the same model, draws, optimiser and answer.
+"""Steps of Gaussian families beside NumPyro's automatic guides, with the same model, draws, optimiser and answer.
 
-Both keep what a user would see of every step: NumPyro its loss, `gpvi.fit` all that a method reports.
+Both keep what a user would see of every step: NumPyro its loss, `gpvi.fit` all terms that a method reports.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,15 +20,14 @@ from gpvi_paper.bench import peers
 from gpvi_paper.bench.results import Result, Setting
 from gpvi_paper.bench.timing import Compiled, in_turns
 
-CASE = "guides"
 PAIRS = {"AutoNormal": MeanFieldVI, "AutoMultivariateNormal": FullRankVI}
 STEPS, PARTICLES, RATE = 2_000, 10, 0.02
 TOLERANCE = 0.1
-"""In deviations: how far means, and logarithms of deviations, may be apart; both are still noisy."""
+"""How far the means, in standard deviations, and the logarithms of the standard deviations may be apart."""
 
 
 def results(setting: Setting) -> Iterator[Result]:
-    """A logistic regression; nothing to compare where no other library is wanted."""
+    """Time the training on a logistic regression. It needs --peers."""
     if not setting.peers:
         return
     rows, dim, steps = (20, 3, 10) if setting.quick else (500, 20, STEPS)
@@ -61,16 +60,11 @@ def results(setting: Setting) -> Iterator[Result]:
         if not setting.quick:
             _agree(_moments(ours.result), moments(theirs.result), guide)
         timings = {
-            name: timing._replace(
-                turns=tuple(t / steps for t in timing.turns),
-                busy=tuple(t / steps for t in timing.busy),
-            )
+            name: timing.per(steps)
             for name, timing in in_turns(contenders, setting.seconds).items()
         }
-        first, second = timings
-        yield Result(CASE, row, first, timings[first].values())
-        ratio = {"ratio": timings[second].over(timings[first])}
-        yield Result(CASE, row, second, timings[second].values() | ratio, first)
+        yield setting.timed(row, "gpvi", timings)
+        yield setting.timed(row, f"NumPyro {guide}", timings, "gpvi")
 
 
 def _data(rows: int, dim: int) -> tuple[Array, Array]:
@@ -101,7 +95,7 @@ def _ours(
 
 
 def _moments(result: tuple[State, Any]) -> tuple[Array, Array]:
-    """Mean and deviations of x = b + L z: the image of the origin, and the rows of L."""
+    """Return the mean b and the standard deviations of x = b + L z, from the images of the origin and the axes."""
     generator = result[0].learner.model
     dim = generator.dim
     origin = generator(jnp.zeros(dim))
@@ -110,7 +104,7 @@ def _moments(result: tuple[State, Any]) -> tuple[Array, Array]:
 
 
 def _agree(ours: tuple[Array, Array], theirs: tuple[Array, Array], guide: str) -> None:
-    """Refuse to compare the times of different answers."""
+    """Raise an error if the two found different answers: their times could not be compared."""
     apart = jnp.abs(ours[0] - theirs[0]) / theirs[1], jnp.abs(jnp.log(ours[1] / theirs[1]))
     worst = float(jnp.maximum(*apart).max())
     if not worst <= TOLERANCE:

@@ -1,5 +1,6 @@
-"""A step of SVGD for few and many particles in few and many dimensions; other libraries make the same step."""
+"""A step of SVGD, from few particles and dimensions to many, beside the same step by other libraries."""
 
+import itertools
 from collections.abc import Iterator
 
 import equinox as eqx
@@ -18,57 +19,45 @@ from gpvi_paper.bench import peers
 from gpvi_paper.bench.results import Result, Setting
 from gpvi_paper.bench.timing import Compiled, in_turns
 
-CASE = "svgd"
 PARTICLES = (10, 100, 1_000)
 DIMENSIONS = (100, 1_000, 20_000, 100_000)
 LARGEST_PEER = 3 * 10**8
-"""Numbers in the n × n × d array that the other libraries form."""
+"""Most numbers in the n × n × d array that other libraries form; they are not timed beyond it."""
 RATE = 0.1
 TOLERANCE = 1e-3
-"""Of the steps' largest difference, as a share of their largest move, in float32."""
+"""How far two steps may differ, relative to the length of the step, in float32."""
 
 
 def log_density(x: Float[Array, " d"]) -> Scalar:
-    """A product of skewed factors, cheap beside the step itself."""
+    """Return a log-density that is cheap beside the step itself."""
     return (0.3 * x - 0.5 * x**2).sum()
 
 
 def results(setting: Setting) -> Iterator[Result]:
-    """Every pair of sizes."""
-    sizes = ((5, 8), (5, 16)) if setting.quick else _grid()
+    """Time every pair of sizes."""
+    sizes = ((5, 8), (5, 16)) if setting.quick else itertools.product(PARTICLES, DIMENSIONS)
     for n, d in sizes:
         row = f"n = {n:,}, d = {d:,}"
         if setting.wants(row):
             yield from _compared(setting, row, n, d)
 
 
-def _grid() -> Iterator[tuple[int, int]]:
-    return ((n, d) for n in PARTICLES for d in DIMENSIONS)
-
-
 def _compared(setting: Setting, row: str, n: int, d: int) -> Iterator[Result]:
     start = jax.random.normal(jax.random.key(0), (n, d), jnp.float32)
-    fixed = float(2 * d / np.log(n))
-    ours = {"gpvi": _ours(start, "median")}
+    programs, against = {"gpvi": _ours(start, "median")}, {}
     if setting.peers and n * n * d <= LARGEST_PEER:
-        task = peers.Stein(log_density, start, RATE)
-        ours["gpvi, fixed bandwidth"] = _ours(start, fixed)
-        others = {
-            "BlackJAX SVGD": (peers.blackjax_svgd(task, fixed), "gpvi, fixed bandwidth"),
-            "NumPyro SteinVI": (peers.numpyro_stein(task), "gpvi"),
-        }
-    else:
-        others = {}
-    theirs = {name: Compiled(step, *arguments) for name, ((step, arguments), _) in others.items()}
-    for name, program in theirs.items():
-        same(ours[others[name][1]].result, program.result, start, name)
-    timings = in_turns(ours | theirs, setting.seconds)
-    for name in ours:
-        yield Result(CASE, row, name, timings[name].values())
-    for name in theirs:
-        against = others[name][1]
-        values = timings[name].values() | {"ratio": timings[name].over(timings[against])}
-        yield Result(CASE, row, name, values, against)
+        task, bandwidth = peers.Stein(log_density, start, RATE), float(2 * d / np.log(n))
+        fixed = "gpvi, fixed bandwidth"
+        programs[fixed] = _ours(start, bandwidth)
+        for name, (step, arguments), ours in (
+            ("BlackJAX SVGD", peers.blackjax_svgd(task, bandwidth), fixed),
+            ("NumPyro SteinVI", peers.numpyro_stein(task), "gpvi"),
+        ):
+            programs[name], against[name] = Compiled(step, *arguments), ours
+            check_same_step(programs[ours].result, programs[name].result, start, name)
+    timings = in_turns(programs, setting.seconds)
+    for name in programs:
+        yield setting.timed(row, name, timings, against.get(name))
 
 
 def _ours(start: Float[Array, "n d"], bandwidth: Bandwidth | str | float) -> Compiled:
@@ -85,8 +74,8 @@ def _ours(start: Float[Array, "n d"], bandwidth: Bandwidth | str | float) -> Com
     return Compiled(step, state)
 
 
-def same(ours: Array, theirs: Array, start: Array, name: str) -> None:
-    """Refuse to compare the times of different steps."""
+def check_same_step(ours: Array, theirs: Array, start: Array, name: str) -> None:
+    """Raise an error if two programs take different steps: their times could not be compared."""
     apart = float(jnp.abs(ours - theirs).max() / jnp.abs(ours - start).max())
     if not apart <= TOLERANCE:
         raise AssertionError(f"{name} takes another step: {apart:.2g} of its length apart.")

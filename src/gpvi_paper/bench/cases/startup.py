@@ -1,10 +1,10 @@
-"""How long it takes until something is there: the import, the first steps, the first draws of a fit in two dimensions.
+"""How long a user waits for the import, the first steps and the first draws of a fit in two dimensions.
 
-Each is measured in a process of its own, cold and with a compilation cache that an earlier process has filled; beside
-the clock's seconds until the first draws stand those of all processors, which other processes do not lengthen.
+Each run has a process of its own: cold, or with a compilation cache that an earlier process has filled. Beside the
+elapsed time until the first draws stands the processor time, which other processes do not lengthen.
 """
 
-import json
+import statistics
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,6 @@ from pathlib import Path
 from gpvi_paper.bench import process
 from gpvi_paper.bench.results import Result, Setting
 
-CASE = "startup"
 EXAMPLE = """
 import json, os, sys, time
 
@@ -46,26 +45,26 @@ stages["diagnosis s"] = time.perf_counter() - began
 print(json.dumps(stages))
 """
 RUNS = 3
+ROW = "2-D example"
 
 
 def results(setting: Setting) -> Iterator[Result]:
-    """Cold, and warm; medians of several processes."""
+    """Measure cold and warm runs: medians of several processes."""
     runs = 1 if setting.quick else RUNS
     with tempfile.TemporaryDirectory() as empty:
         cold = [_process("", setting) for _ in range(runs)]
-        yield Result(CASE, "2-D example", "cold", _medians(cold))
-        filling = _process(empty, setting)
-        yield Result(CASE, "2-D example", "filling the cache", filling)
+        yield setting.result(ROW, "cold", _medians(cold))
+        yield setting.result(ROW, "filling the cache", _process(empty, setting))
         warm = [_process(empty, setting) for _ in range(runs)]
         size = sum(path.stat().st_size for path in Path(empty).rglob("*") if path.is_file())
-        yield Result(CASE, "2-D example", "warm", _medians(warm) | {"cache MiB": size / 2**20})
+        yield setting.result(ROW, "warm", _medians(warm) | {"cache MiB": size / 2**20})
 
 
 def _process(cache: str, setting: Setting) -> dict[str, float]:
     steps = "50" if setting.quick else "0"
-    return json.loads(process.lines("the example of the bench", EXAMPLE, cache, steps)[-1])
+    (stages,) = process.documents("the example of the bench", EXAMPLE, cache, steps)
+    return stages
 
 
 def _medians(runs: list[dict[str, float]]) -> dict[str, float]:
-    middle = len(runs) // 2
-    return {name: sorted(run[name] for run in runs)[middle] for name in runs[0]}
+    return {name: statistics.median_high(run[name] for run in runs) for name in runs[0]}

@@ -1,7 +1,7 @@
-"""Systems with k×k blocks, one to a draw: as the library solves them on this device, beside factors of a library.
+"""Linear systems with one k×k block per draw: as the library solves them on this device, beside an LU factorisation.
 
-A hundred batches are solved in a row by one program, each with the solutions of the last on its right-hand sides; the
-blocks are orthogonal, so that these keep their size.
+One program solves a hundred batches in a row, each with the solutions of the previous one as right-hand sides. The
+blocks are orthogonal, so that the solutions keep their size.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,9 +15,8 @@ from gpvi._compute import inverses
 from gpvi_paper.bench.results import Result, Setting
 from gpvi_paper.bench.timing import Compiled, in_turns
 
-CASE = "systems"
 BLOCKS = {64: 100, 256: 10}
-"""k → how many."""
+"""k → the number of blocks."""
 RIGHT_HAND_SIDES, IN_A_ROW = 10, 100
 OURS, FACTORS = "gpvi._compute.inverses", "factors"
 WAYS: dict[str, Callable[[Array, Array], Array]] = {
@@ -27,7 +26,7 @@ WAYS: dict[str, Callable[[Array, Array], Array]] = {
 
 
 def results(setting: Setting) -> Iterator[Result]:
-    """Both sizes of block, both ways in turns."""
+    """Time both ways in turns, for both sizes of block."""
     for k, number in BLOCKS.items():
         row = f"{number} blocks of {k} × {k}"
         if not setting.wants(row):
@@ -43,8 +42,9 @@ def results(setting: Setting) -> Iterator[Result]:
                 "µs": 1e6 * timing.seconds / length,
                 "error": _error(WAYS[way], blocks, sides),
             }
-            beside = {} if way == OURS else {"ratio": timing.over(timings[OURS])}
-            yield Result(CASE, row, way, values | beside, None if way == OURS else OURS)
+            against = None if way == OURS else OURS
+            ratio = {} if against is None else {"ratio": timing.over(timings[against])}
+            yield setting.result(row, way, values | ratio, against)
 
 
 def _systems(number: int, k: int) -> tuple[Float[Array, "b k k"], Float[Array, "b m k"]]:
@@ -57,7 +57,7 @@ def _systems(number: int, k: int) -> tuple[Float[Array, "b k k"], Float[Array, "
 def _in_a_row(solve: Callable[[Array, Array], Array], length: int) -> Callable:
     def solutions(blocks: Float[Array, "b k k"], sides: Float[Array, "b m k"]) -> Array:
         def again(v: Array, _: None) -> tuple[Array, None]:
-            late = blocks + 0.0 * v[0, 0, 0]  # else the compiler might factor them once for all
+            late = blocks + 0.0 * v[0, 0, 0]  # or the compiler might factor them once for all
             return jax.vmap(solve)(late, v), None
 
         return jax.lax.scan(again, sides, None, length=length)[0]
@@ -66,7 +66,7 @@ def _in_a_row(solve: Callable[[Array, Array], Array], length: int) -> Callable:
 
 
 def _error(solve: Callable[[Array, Array], Array], blocks: Array, sides: Array) -> float:
-    """‖y − vA⁻¹‖ / ‖vA⁻¹‖, the latter by float64."""
+    """Return ‖y − vA⁻¹‖ / ‖vA⁻¹‖, with vA⁻¹ computed in float64."""
     transposed = np.swapaxes(np.asarray(blocks, np.float64), 1, 2)
     right = np.swapaxes(np.asarray(sides, np.float64), 1, 2)
     exact = np.swapaxes(np.linalg.solve(transposed, right), 1, 2)

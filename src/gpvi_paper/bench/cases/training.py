@@ -1,5 +1,6 @@
 """A training step of GPVI in every form, beside one of amortised SVGD with the same generator."""
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
 
@@ -26,8 +27,9 @@ BASELINE = "amortised SVGD"
 HELPER, BLOCK = "functional, helper", "functional, block"
 
 
-def results(setting: Setting, name: str) -> Iterator[Result]:
-    """One size; what shares a baseline takes turns with it."""
+def results(setting: Setting) -> Iterator[Result]:
+    """Time all forms at one size. Forms that have a baseline in common take turns with it."""
+    name = setting.case.removeprefix("steps-")
     size = _small(SIZES[name]) if setting.quick else SIZES[name]
     target, length = size.target(), turn_length(size, "smoke" if setting.quick else "best")
     wanted = {
@@ -39,23 +41,24 @@ def results(setting: Setting, name: str) -> Iterator[Result]:
     ):
         labels = list(group)
         methods: dict[str, Method] = {label: wanted[label].method(size) for label in labels}
-        beside = f"{BASELINE}, {head}, {batches} batch{'es' * (batches > 1)}"
-        methods[beside] = wanted[labels[0]].baseline(size)
+        baseline = f"{BASELINE}, {head}, {batches} batch{'es' * (batches > 1)}"
+        methods[baseline] = wanted[labels[0]].baseline(size)
         steps = {
             label: Steps(method, target, size.batch, length, key=key)
             for label, method in methods.items()
         }
         timings = in_turns(steps, setting.seconds)
-        yield Result(f"steps-{name}", size.title, beside, timings[beside].values())
+        yield setting.timed(size.title, baseline, timings)
         for label in labels:
-            values = timings[label].values() | {"ratio": timings[label].over(timings[beside])}
+            more = {}
             if label == HELPER and BLOCK in timings:
-                values["over block"] = timings[label].over(timings[BLOCK])
-            yield Result(f"steps-{name}", size.title, f"GPVI ({label})", values, beside)
+                more["over block"] = timings[label].over(timings[BLOCK])
+            timed = setting.timed(size.title, label, timings, baseline, more)
+            yield dataclasses.replace(timed, contender=f"GPVI ({label})")
 
 
 def _group(row: Row) -> tuple[str, int]:
-    """What a baseline depends on: the generator, and the batches of noise."""
+    """Return what the baseline of a row depends on: the generator's head, and the number of batches of noise."""
     return row.head, 2 if row.gradient == "functional" else 1
 
 

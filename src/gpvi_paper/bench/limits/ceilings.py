@@ -1,4 +1,4 @@
-"""What the machine can do at most: bytes moved and sums done in a second, measured, not read from a sheet."""
+"""What the machine can do at most: bytes moved and operations done per second, as measured here."""
 
 import time
 from collections.abc import Iterator
@@ -10,22 +10,20 @@ import jax.numpy as jnp
 from gpvi_paper.bench.results import Result, Setting
 from gpvi_paper.bench.timing import Compiled, in_turns
 
-CASE = "ceilings"
-
 
 class Ceilings(NamedTuple):
-    """The best of several turns."""
+    """The best rates of several turns."""
 
     bandwidth: float
-    """Bytes read and written in a second."""
+    """Bytes read and written per second."""
     flops: float
-    """Of a float32 matrix product in full precision, in a second."""
+    """Operations per second of a float32 matrix product in full precision."""
     default_flops: float
-    """Of the same product at the precision in force: TF32 on some accelerators."""
+    """Operations per second of the same product in JAX's default precision: TF32 on some accelerators."""
 
 
 def measured(setting: Setting) -> Ceilings:
-    """x ← x + c over an array far larger than any cache, in place, and a large matrix product."""
+    """Measure x ← x + c in place, on an array far larger than any cache, and a large matrix product."""
     accelerated = jax.default_backend() != "cpu"
     numbers, width = (2**28, 8_192) if accelerated else (2**26, 2_048)
     if setting.quick:
@@ -45,7 +43,7 @@ def measured(setting: Setting) -> Ceilings:
 
 
 class InPlace:
-    """Passes over an array, each number read, changed and written in place; many to a call, which itself takes time."""
+    """Passes over an array that read, change and write each number in place, many of them in one call."""
 
     peak_bytes = None
     passes = 16
@@ -58,18 +56,18 @@ class InPlace:
         self.compile_seconds = self.turn()
 
     def turn(self) -> float:
-        """The time of one pass."""
+        """Run the passes and return the seconds of one."""
         began = time.perf_counter()
         self._array = jax.block_until_ready(self._program(self._array))
         return (time.perf_counter() - began) / self.passes
 
 
 def results(setting: Setting) -> Iterator[Result]:
-    """As a case of the bench."""
-    found = measured(setting)
+    """Measure the ceilings as a case of the bench."""
+    ceilings = measured(setting)
     values = {
-        "GB/s": found.bandwidth / 1e9,
-        "GFLOP/s": found.flops / 1e9,
-        "default GFLOP/s": found.default_flops / 1e9,
+        "GB/s": ceilings.bandwidth / 1e9,
+        "GFLOP/s": ceilings.flops / 1e9,
+        "default GFLOP/s": ceilings.default_flops / 1e9,
     }
-    yield Result(CASE, "this machine", jax.devices()[0].device_kind, values)
+    yield setting.result("this machine", jax.devices()[0].device_kind, values)

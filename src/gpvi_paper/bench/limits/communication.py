@@ -1,9 +1,9 @@
 """What the devices of a mesh send each other in a step, counted from the compiled program.
 
-XLA writes out the program that each device runs; its collective operations name the shapes they move. Here they are
-added up over the computations that a step calls, loops as often as they turn. With P devices and S bytes of result,
-a ring sends, and receives, per device: 2 S (P−1)/P for an all-reduce, S (P−1)/P for an all-gather or an all-to-all,
-S (P−1) for a reduce-scatter, whose result is one part, and S for a permutation.
+XLA prints the program that each device runs, in which collective operations name the shapes they move. These are
+added up over the computations that a step calls; the body of a loop counts as often as it runs. With P devices and S
+bytes of result, each device on a ring sends and receives 2 S (P−1)/P bytes for an all-reduce, S (P−1)/P for an
+all-gather or an all-to-all, S (P−1) for a reduce-scatter, whose result is one part, and S for a permutation.
 """
 
 import math
@@ -34,7 +34,7 @@ _OPERATION = re.compile(rf"= (.*?) ({'|'.join(COLLECTIVES)})(-start)?\(")
 
 
 class Moved(NamedTuple):
-    """One collective operation of a step: what it is, the shapes of its result, and how often it runs."""
+    """A collective operation of a step: its name, the shapes of its result, and how often it runs."""
 
     operation: str
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
@@ -42,12 +42,12 @@ class Moved(NamedTuple):
 
     @property
     def bytes(self) -> float:
-        """Of the result, in a step."""
+        """The bytes of its results in a step."""
         sizes = (BYTES.get(kind, 8) * math.prod(shape) for kind, shape in self.shapes)
         return self.times * sum(sizes)
 
     def sent(self, devices: int) -> float:
-        """Bytes that each of the devices sends for it in a step, on a ring."""
+        """Return the bytes that each device on a ring sends for it in a step."""
         share = (devices - 1) / devices
         return self.bytes * {
             "all-reduce": 2 * share,
@@ -57,7 +57,15 @@ class Moved(NamedTuple):
 
 
 def collectives(text: str, steps: int = 1) -> list[Moved]:
-    """The collective operations of one step in the text of a compiled program that takes so many."""
+    """Return the collective operations of one step.
+
+    Parameters
+    ----------
+    text
+        The text of the compiled program.
+    steps
+        The number of steps that the program takes.
+    """
     computations, entry = _parsed(text)
     return [
         Moved(operation, shapes, times / steps)
@@ -66,7 +74,7 @@ def collectives(text: str, steps: int = 1) -> list[Moved]:
 
 
 def summary(moved: list[Moved]) -> dict[str, float]:
-    """Bytes of results in a step, by operation."""
+    """Return the bytes of results in a step, by operation."""
     total: dict[str, float] = {}
     for each in moved:
         total[each.operation] = total.get(each.operation, 0.0) + each.bytes

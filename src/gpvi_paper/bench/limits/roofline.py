@@ -1,4 +1,4 @@
-"""Training steps on images against the least time that this machine needs to move their bytes and do their sums."""
+"""Training steps on images, beside the least time that their bytes and operations take on this machine."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from gpvi_paper.bench.results import Result, Setting
 from gpvi_paper.bench.timing import in_turns
 from gpvi_paper.experiments import overhead
 from gpvi_paper.experiments.images import cifar10, mnist
-from gpvi_paper.experiments.images.open_category import (
+from gpvi_paper.experiments.images.recipes import (
     EXACT,
     HELPER,
     PARTICLES,
@@ -25,7 +25,6 @@ from gpvi_paper.experiments.images.open_category import (
 )
 from gpvi_paper.experiments.overhead import SIZES, Size, Steps
 
-CASE = "roofline"
 LENET5 = (
     convolution_flops((28, 28), (5, 5, 1, 6))
     + convolution_flops((10, 10), (5, 5, 6, 16))
@@ -40,7 +39,7 @@ SMALL_CONVOLUTIONAL = (
 
 
 class Problem(NamedTuple):
-    """A set of images with the generator that the paper's appendix gives it."""
+    """A data set of images with the generator of the paper's appendix."""
 
     title: str
     size: Size
@@ -55,7 +54,7 @@ PROBLEMS = {
 
 
 def methods(problem: Problem) -> dict[str, Any]:
-    """The paper's rows with their one generator, and the library's own gradient with an affine head."""
+    """Return the paper's methods, which share a generator, and the library's own with an affine head."""
     recipes = paper_recipes(problem.setting)
     affine = Triangular(
         latent=problem.setting.latent,
@@ -75,9 +74,9 @@ def methods(problem: Problem) -> dict[str, Any]:
     }
 
 
-def results(setting: Setting, name: str) -> Iterator[Result]:
-    """Each method beside the ceilings of the same run."""
-    problem = PROBLEMS[name]
+def results(setting: Setting) -> Iterator[Result]:
+    """Time each method, beside ceilings measured in the same run."""
+    problem = PROBLEMS[setting.case.removeprefix("roofline-")]
     if setting.quick:
         problem = problem._replace(setting=_small(problem.setting))
     limits = ceilings.measured(setting)
@@ -88,7 +87,7 @@ def results(setting: Setting, name: str) -> Iterator[Result]:
         if not setting.wants(label):
             continue
         steps = Steps(method, target, batch, length, key=jax.random.key(0))
-        timing = in_turns({label: steps}, setting.seconds)[label]
+        timings = in_turns({label: steps}, setting.seconds)
         generator = method.generator.build(target.dim, key=jax.random.key(0), dtype=target.dtype)
         work = counting.Work(
             counting.numbers(eqx.filter(generator, eqx.is_inexact_array)),
@@ -96,22 +95,21 @@ def results(setting: Setting, name: str) -> Iterator[Result]:
             target.dim,
             batch * problem.image_flops,
         )
-        yield Result(
-            f"{CASE}-{name}",
-            problem.title,
-            label,
-            timing.values() | beside(limits, work, steps, timing.work),
-        )
+        floors = beside_floors(limits, work, steps, timings[label].least)
+        yield setting.timed(problem.title, label, timings, more=floors)
         del steps
 
 
-def beside(
+def beside_floors(
     limits: ceilings.Ceilings, work: counting.Work, steps: Steps, seconds: float
 ) -> dict[str, float]:
-    """The least bytes and sums, what the compiler counts, and the time over the larger of their two floors."""
+    """Return the least bytes and operations, those the compiler counts, and the time over its floor.
+
+    The floor is the larger of the least times for moving the bytes and for doing the operations.
+    """
     least = counting.least(work)
     moving, doing = least.bytes / limits.bandwidth, least.flops / limits.flops
-    found = {
+    values = {
         "least MB": least.bytes / 1e6,
         "least GFLOP": least.flops / 1e9,
         "floor ms": 1e3 * max(moving, doing),
@@ -122,8 +120,8 @@ def beside(
     }
     counted = counting.compiled(steps.executable)
     if counted is not None:
-        found |= {"compiled MB": counted.bytes / 1e6, "compiled GFLOP": counted.flops / 1e9}
-    return found
+        values |= {"compiled MB": counted.bytes / 1e6, "compiled GFLOP": counted.flops / 1e9}
+    return values
 
 
 def _small(setting: PaperSetting) -> PaperSetting:

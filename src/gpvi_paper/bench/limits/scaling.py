@@ -1,21 +1,18 @@
-r"""Many devices: what each sends in a step, from the program compiled for so many, and a network too large for one.
+r"""Many devices: what each of them sends in a step, and the training of a network of 10⁷ weights on eight.
 
-The devices are virtual ones of the CPU, in a process of its own: the program is partitioned as it would be for as many
+The devices are virtual ones of the CPU, in a process of its own. The program is partitioned as it would be for as many
 accelerators, and its collective operations are counted (`communication`). From them the time of a step on P
 accelerators is projected,
 
     t(P) = F / (P · R) + S(P) / W(P) + C · L,
 
-with F the operations of one step, S the bytes that a device sends, C the number of collectives, and what is assumed:
-R = 20 Tflop/s of each accelerator, W = 300 GB/s between the eight of a machine and 40 GB/s between machines, and
-L = 20 µs for each collective on 8 devices, 40 µs on 64 and 80 µs on 512.
+with F the operations of one step, S the bytes that a device sends, and C the number of collective operations. Assumed
+are R = 20 Tflop/s of each accelerator, W = 300 GB/s between the eight of a machine and 40 GB/s between machines, and a
+latency of each collective of L = 20 µs on 8 devices, 40 µs on 64 and 80 µs on 512.
 """
 
 import json
 import os
-import resource
-import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,11 +28,10 @@ from gpvi.targets.target import Target
 from gpvi.training.fit import fit
 from gpvi.training.preparation import planned
 from gpvi.training.program import compile_chunk
-from gpvi_paper.bench import process
+from gpvi_paper.bench import counting, process
 from gpvi_paper.bench.limits.communication import Moved, collectives
 from gpvi_paper.bench.results import Result, Setting
 
-CASE, NETWORK = "mesh", "mesh-network"
 DEVICES = (8, 64, 512)
 DRAWS, BATCH, DATA = 512, 1_024, 2_048
 WIDTHS, QUICK = (784, 100, 100, 10), (16, 16, 4)
@@ -46,32 +42,30 @@ LATENCY = {8: 20e-6, 64: 40e-6, 512: 80e-6}
 
 
 def results(setting: Setting) -> Iterator[Result]:
-    """Communication and projected time of a step, by method and number of devices."""
+    """Count the communication of a step and project its time, by method and number of devices."""
     for devices in DEVICES[:1] if setting.quick else DEVICES:
         row = f"{devices} devices"
         if setting.wants(row):
-            for line in _in_process("communication", devices, setting.quick):
-                found = json.loads(line)
-                yield Result(CASE, row, found.pop("method"), found)
+            for values in _in_process("communication", devices, setting.quick):
+                yield setting.result(row, values.pop("method"), values)
 
 
 def network(setting: Setting) -> Iterator[Result]:
-    """Memory and time of a process that trains a network of 10⁷ weights on eight virtual devices."""
-    for line in _in_process("train", DEVICES[0], setting.quick):
-        found = {name: float(value) for name, value in json.loads(line).items()}
-        yield Result(NETWORK, f"{found['weights']:,.0f} weights", "GPVI (pathwise)", found)
+    """Measure a process that trains a network of 10⁷ weights on eight virtual devices."""
+    for values in _in_process("train", DEVICES[0], setting.quick):
+        yield setting.result(f"{values['weights']:,} weights", "GPVI (pathwise)", values)
 
 
-def _in_process(function: str, devices: int, quick: bool) -> list[str]:
-    call = f"from gpvi_paper.bench import scaling; scaling.{function}({devices}, {quick})"
+def _in_process(function: str, devices: int, quick: bool) -> list[dict[str, Any]]:
+    """Call a function of this module in a process with so many devices, and return what it prints."""
+    call = f"from {__name__} import {function}; {function}({devices}, {quick})"
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     environment = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    printed = process.lines(f"{devices} virtual devices", call, environment=environment)
-    return [line for line in printed if line.startswith("{")]
+    return process.documents(f"{devices} virtual devices", call, environment=environment)
 
 
 def methods(dim: int, draws: int) -> dict[str, Method]:
-    """What is counted."""
+    """Return the methods whose communication is counted."""
     return {
         "GPVI (pathwise)": bnn.method(dim, particles=draws),
         "GPVI (functional)": bnn.method(dim, gradient="functional", particles=draws),
@@ -83,7 +77,7 @@ def methods(dim: int, draws: int) -> dict[str, Method]:
 
 
 def communication(devices: int, quick: bool) -> None:
-    """Print what a step of each method moves among so many devices."""
+    """Print what a step of each method moves among the devices of this process, as JSON."""
     target, draws = _images(QUICK if quick else WIDTHS), 16 if quick else DRAWS
     for name, method in list(methods(target.dim, draws).items())[-3 if quick else 0 :]:
         moved = moved_by(target, method, devices)
@@ -92,7 +86,7 @@ def communication(devices: int, quick: bool) -> None:
 
 
 def moved_by(target: Target, method: Method, devices: int) -> list[Moved]:
-    """The collective operations of a step, from the program compiled for so many devices."""
+    """Return the collective operations of a step, from the program compiled for so many devices."""
     plan = planned(target, method, 100, None, BATCH, None, devices)
     density = Whitened(target, Affine.identity(target.dim, target.dtype))
     state = method.init(density, plan.optimizer, key=jax.random.key(0))
@@ -123,11 +117,11 @@ def _values(moved: list[Moved], devices: int, flops: float) -> dict[str, Any]:
 
 
 def train(devices: int, quick: bool) -> None:
-    """Train a large network on so many devices of this process, and print what it took."""
+    """Train a large network on the devices of this process, and print its memory and time as JSON."""
     target = _images(QUICK if quick else LARGE)
     generator = bnn.generator(target.dim, rank=None if quick else RANK)
     method = GPVI(generator=generator, particles=devices, learning_rate=1e-3)
-    chunks: list[tuple[int, float]] = []
+    timer = process.StepTimer()
     posterior = fit(
         target,
         method,
@@ -135,19 +129,15 @@ def train(devices: int, quick: bool) -> None:
         steps=STEPS,
         batch_size=SMALL_BATCH,
         progress=False,
-        callbacks=[lambda event: chunks.append((event.step, time.perf_counter()))],
+        callbacks=[timer],
         mesh=devices,
     )
-    (first, began), (last, ended) = chunks[0], chunks[-1]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     elbo = posterior.training.history["elbo"]
     values = {
         "weights": target.dim,
-        "parameters": sum(
-            leaf.size for leaf in jax.tree.leaves(eqx.filter(posterior.model, eqx.is_array))
-        ),
-        "ms": 1e3 * (ended - began) / max(1, last - first),
-        "process MiB": peak / (2**20 if sys.platform == "darwin" else 2**10),
+        "parameters": counting.numbers(posterior.model),
+        "ms": timer.milliseconds,
+        "process MiB": process.peak_mebibytes(),
         "first ELBO": float(elbo[0]),
         "last ELBO": float(elbo[-1]),
     }

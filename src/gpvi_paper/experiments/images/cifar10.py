@@ -16,24 +16,20 @@ from gpvi.bnn.priors import Prior
 from gpvi_paper.data import cifar10, download
 from gpvi_paper.data.images import CLASSES, Images
 from gpvi_paper.experiments.base import Published, ReadsData
-from gpvi_paper.experiments.images.open_category import (
-    CLEAN,
+from gpvi_paper.experiments.images.open_category import CLEAN, SPLIT, TITLES, UNKNOWN, OpenCategory
+from gpvi_paper.experiments.images.recipes import (
     ENSEMBLE,
     GPVI_BEST,
     HELPER,
-    SPLIT,
-    TITLES,
-    UNKNOWN,
     BestSetting,
     NetworkRecipe,
-    OpenCategory,
     PaperSetting,
     best_recipes,
     sharpened_recipes,
 )
 
 WEIGHTS = 90_506
-"""Of the network for ten classes."""
+"""The number of weights of the network for ten classes."""
 NAMES = ("airplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SHORTER = (
     "Ours takes a quarter of the published steps, 30,000 of 120,000, and at the published rate of 1e-5 none has "
@@ -152,7 +148,7 @@ class CIFAR10(OpenCategory, ReadsData[NetworkRecipe]):
         return root
 
     def own_recipes(self, setting: BestSetting) -> dict[str, NetworkRecipe]:
-        """Those of every image set, and GPVI and the ensemble with mirror images, plain and sharpened."""
+        """The rows of every image set, and GPVI and the ensemble with mirror images, plain and sharpened."""
         recipes = best_recipes(setting)
         mirrored = {
             f"{label}, mirror images": dataclasses.replace(
@@ -163,9 +159,9 @@ class CIFAR10(OpenCategory, ReadsData[NetworkRecipe]):
         return recipes | mirrored | sharpened_recipes(mirrored, mirrored)
 
     def images(self) -> Images:
-        """The six batches."""
+        """The images of the six files."""
         return cifar10.read(self.directory or self.find(None))
 
     def network(self, images: Images) -> Network:
-        """The paper's, from its widths."""
+        """The paper's network, rebuilt from its widths."""
         return Network.from_definition(SmallConvolutional())

@@ -12,12 +12,13 @@ from gpvi.bnn.networks.architectures import MLPDefinition
 from gpvi.errors import NotAvailableError
 from gpvi_paper.data.images import CLASSES, Images
 from gpvi_paper.experiments.base import Published
-from gpvi_paper.experiments.images.open_category import BestSetting, OpenCategory
+from gpvi_paper.experiments.images.open_category import OpenCategory
+from gpvi_paper.experiments.images.recipes import BestSetting
 
 SIZES = (64, 64, 64, CLASSES)
 WEIGHTS = 8_970
 TRAIN = 1_198
-"""Two thirds; the others, the last in the file, come from other writers."""
+"""Two thirds of the images; the others, the last in the file, are by other writers."""
 BEST = BestSetting(
     dim=WEIGHTS,
     epochs=150,

@@ -9,19 +9,19 @@ from gpvi.bnn import FanIn, Network, lenet5
 from gpvi_paper.data import download, mnist
 from gpvi_paper.data.images import CLASSES, Images
 from gpvi_paper.experiments.base import Published, ReadsData
-from gpvi_paper.experiments.images.open_category import (
+from gpvi_paper.experiments.images.open_category import OpenCategory
+from gpvi_paper.experiments.images.recipes import (
     ENSEMBLE,
     GPVI_BEST,
     HELPER,
     BestSetting,
     NetworkRecipe,
-    OpenCategory,
     PaperSetting,
     colder,
 )
 
 WEIGHTS = 61_706
-"""Of LeNet-5 for ten classes."""
+"""The number of weights of LeNet-5 for ten classes."""
 PAPER = PaperSetting(
     epochs=100,
     batch_size=100,
@@ -107,7 +107,7 @@ class MNIST(OpenCategory, ReadsData[NetworkRecipe]):
         return mnist.find(download.fetch("mnist") if directory is None else directory)
 
     def own_recipes(self, setting: BestSetting) -> dict[str, NetworkRecipe]:
-        """Those of every image set, GPVI as the held-out images would choose it after twice the epochs, and colder."""
+        """The rows of every image set, and GPVI with a narrower prior and on colder posteriors (see `summary`)."""
         recipes = super().own_recipes(setting)
         narrower = dataclasses.replace(recipes[GPVI_BEST], prior=NARROWER)
         return recipes | {
@@ -118,7 +118,7 @@ class MNIST(OpenCategory, ReadsData[NetworkRecipe]):
         }
 
     def images(self) -> Images:
-        """The four files."""
+        """The images of the four files."""
         return mnist.read(self.directory or self.find(None))
 
     def network(self, images: Images) -> Network:

@@ -211,7 +211,7 @@ class BayesianLinearRegression(Experiment[Recipe]):
 
     @property
     def published(self) -> dict[str, dict[str, Published]]:
-        """Table 2, each figure under the row it was computed as."""
+        """Table 2, each figure under the metric that it was computed by."""
         return {
             label: {
                 f"{moment}_error{'_samples' * (label in BY_SAMPLES)}": figure._replace(
@@ -245,7 +245,7 @@ class BayesianLinearRegression(Experiment[Recipe]):
 
 
 def _recipe(label: str, method: Method, preset: str) -> Recipe:
-    """As published, at a constant rate, or as recommended; methods that set their own number of steps keep it."""
+    """The published recipe or the recommended one; chains and Pathfinder set their own number of steps."""
     if preset == "paper":
         method = PAPER_METHODS.get(label, method)
     if method.full_data:

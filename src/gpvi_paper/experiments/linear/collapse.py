@@ -96,7 +96,7 @@ class VarianceCollapse(Experiment[Recipe]):
     headline = (f"variance_d{DIMENSIONS[-1]}",)
 
     def recipes(self, preset: str) -> dict[str, Recipe]:
-        """The methods with the most particles; `run` goes through all numbers of them. The paper has none."""
+        """The methods with the most particles; `measure` goes through all numbers. The paper has none."""
         if preset == "paper":
             return {}
         return {label: recipe(label, preset, PARTICLES[-1]) for label in LABELS}

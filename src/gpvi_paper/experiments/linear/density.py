@@ -140,7 +140,7 @@ class DensityEstimation(Experiment[Recipe]):
 
     @property
     def published(self) -> dict[str, dict[str, Published]]:
-        """The paper's figures, where the metric and the law are those of its code."""
+        """The paper's figures, for the metric and the law of its code."""
         return {
             label: {
                 f"{case(dim, 'uniform')}/max_error": figure._replace(reason=REASONS[label])

@@ -48,7 +48,7 @@ RECIPES: dict[str, tuple[gpvi.GPVI, Literal["constant", "decaying"]]] = {
 def progress_of(
     generator: AbstractGenerator, target: gpvi.Target, key: PRNGKeyArray
 ) -> tuple[Scalar, Scalar]:
-    """The ELBO and the conditioning of J now."""
+    """The ELBO and the conditioning of J at this point of the training."""
     z = jax.random.normal(key, (DRAWS, generator.dim))
     x, _, log_det = jax.vmap(generator.transform_and_log_det)(z)
     elbo = jax.vmap(target.log_density)(x) + log_det - jax.vmap(log_standard_normal)(z)

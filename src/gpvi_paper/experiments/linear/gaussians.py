@@ -1,4 +1,4 @@
-"""Posteriors that are known Gaussians: how far a method's answer is from one, and the methods that have a row."""
+"""Posteriors that are known Gaussians: the errors of an approximation, and the methods that are compared."""
 
 from typing import NamedTuple
 
@@ -38,11 +38,11 @@ LINEAR_METHODS: dict[str, Method] = {
     "GPVI (pathwise)": gpvi.GPVI(generator=LINEAR, gradient="pathwise", particles=PARTICLES),
     "GPVI (l2)": gpvi.GPVI(generator=LINEAR, gradient="l2", particles=PARTICLES),
 }
-"""Every way here to train x = Wz + b; the learning rates are the methods' own defaults, which `best` decays."""
+"""The ways to train x = Wz + b; the learning rates are the methods' defaults, which `best` decays."""
 
 
 class KnownGaussian(NamedTuple):
-    """A target, and the N(mean, covariance) that it is."""
+    """A target that is N(mean, covariance)."""
 
     target: gpvi.Target
     mean: np.ndarray
@@ -110,7 +110,7 @@ def moments(posterior: gpvi.Posterior, seed: int) -> tuple[np.ndarray, np.ndarra
 
 
 def final_residual(posterior: gpvi.Posterior) -> dict[str, float]:
-    """The residual that the solver left in the last hundredth of the steps; nothing where it is exact."""
+    """The mean residual of the solver in the last hundredth of the steps; empty if the solver is exact."""
     residuals = posterior.training.history.get("residual")
     if residuals is None or not residuals.any():
         return {}

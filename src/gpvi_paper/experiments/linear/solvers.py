@@ -60,7 +60,7 @@ class Systems(eqx.Module):
 
     @classmethod
     def draw(cls, particles: int, dim: int, *, key: PRNGKeyArray) -> "Systems":
-        """Those of fresh noise, under the kernel that training uses."""
+        """The systems of new noise, under the kernel that training uses."""
         z_prime, z = jax.random.normal(key, (2, particles, dim))
         return cls(z_prime, OnNoise().kernel(z_prime, z).gradients())
 
@@ -115,7 +115,7 @@ def solving_time(solver: Solver, state: PyTree, generator: LinearMap, systems: S
 
 
 class LinearSolvers(Experiment[Recipe]):
-    """Appendix C."""
+    """The experiment of Appendix C."""
 
     name = "solvers"
     title = "Ways to the inverse Jacobian product"
@@ -166,7 +166,7 @@ class LinearSolvers(Experiment[Recipe]):
     headline = ("covariance_error", "product_error")
 
     def recipes(self, preset: str) -> dict[str, Recipe]:
-        """One recipe to a solver; `paper` keeps the learning rate constant."""
+        """One recipe per solver; `paper` keeps the learning rate constant."""
         constant = preset == "paper"
         rate = PAPER_LEARNING_RATE if constant else gpvi.GPVI().learning_rate
         return {
@@ -243,7 +243,7 @@ class Watch:
 
     @property
     def iterates(self) -> bool:
-        """Whether it is BiCGSTAB."""
+        """Whether the solver is BiCGSTAB."""
         return isinstance(self.solver, Iterative) and self.solver.algorithm == "bicgstab"
 
     def by_iteration(self) -> np.ndarray:
@@ -252,7 +252,7 @@ class Watch:
         return np.array([significant(float(value), 3) for value in left])
 
     def cost(self) -> dict[str, float]:
-        """Iterations, if any, and time."""
+        """The time of a solve, and for BiCGSTAB the number of iterations."""
         spent = solving_time(self.solver, self._state, self._generator, self.systems)
         if not (self.iterates and isinstance(self.solver, Iterative)):
             return {"milliseconds": spent}

@@ -1,1 +1,4 @@
-"""Posteriors with reference draws: posteriordb, beside NUTS and NumPyro's guides."""
+"""Posteriors with reference draws: posteriordb, with NUTS and NumPyro's guides for comparison.
+
+Start reading at `posteriordb.py`, then `peers.py`, the other library's methods.
+"""

@@ -1,4 +1,4 @@
-"""Other libraries on the same model, with settings that a careful user would choose."""
+"""Methods of other libraries on the same model, with settings that a careful user would choose."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -151,7 +151,7 @@ class NumPyroNUTS:
     chains: int = 4
     warmup: int = 1_000
     samples: int = 1_000
-    """Of each chain."""
+    """Draws of each chain."""
 
     def to_json(self) -> dict[str, Any]:
         """Everything that was chosen."""

@@ -80,7 +80,7 @@ MISLEADING = 0.2
 
 
 class PosteriorDB(ReadsData[Recipe | Peer]):
-    """The bench of posteriors with reference draws."""
+    """Every posterior of `CASES` by every method."""
 
     name = "posteriordb"
     title = "Seventeen posteriors with reference draws"
@@ -198,7 +198,7 @@ def cases_of(preset: str) -> Sequence[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A posterior of the bench: a model, what it is called with, and the reference draws."""
+    """A posterior of the database: a model, its arguments, and the reference draws."""
 
     case: str
     model: "PosteriorModel"
@@ -322,7 +322,7 @@ class Errors(NamedTuple):
     """|difference of means|, in standard deviations of the reference."""
     narrowest: float
     widest: float
-    """The extreme ratios of a standard deviation to the reference's."""
+    """The smallest and largest ratio of a standard deviation to the reference's."""
 
     @property
     def sd(self) -> float:
@@ -350,7 +350,7 @@ class Reference(NamedTuple):
 
     @classmethod
     def of(cls, draws: Float[np.ndarray, "m q"]) -> "Reference":
-        """By moments: a standard deviation has the relative error √((kurtosis − 1) / 4m)."""
+        """From draws: a standard deviation has the relative error √((kurtosis − 1) / 4m)."""
         mean, sd = draws.mean(0), draws.std(0)
         kurtosis = (((draws - mean) / sd) ** 4).mean(0)
         return cls(mean, sd, (kurtosis - 1) / (4 * len(draws)) <= (SD_TOLERANCE / 2) ** 2)

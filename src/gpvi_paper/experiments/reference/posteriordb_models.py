@@ -19,12 +19,12 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
 Data = Mapping[str, Any]
-Given = Array | np.ndarray
+Input = Array | np.ndarray
 Values = dict[str, Array]
 Arguments = dict[str, np.ndarray]
 
 SUBSTEPS = 2
-"""Steps of the coarsest of the elimination's four integrations between two measurements."""
+"""Steps between two measurements in the coarsest of the four integrations of the elimination."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ def _design(data: Data, *names: str) -> np.ndarray:
     return np.stack([np.ones_like(columns[0]), *columns], 1)
 
 
-def eight_schools_centered(y: Given, sigma: Given) -> None:
+def eight_schools_centered(y: Input, sigma: Input) -> None:
     """School effects drawn around a mean: a funnel in (θ, τ)."""
     mu = _sample("mu", dist.Normal(0, 5))
     tau = _sample("tau", dist.HalfCauchy(5))
@@ -66,7 +66,7 @@ def eight_schools_centered(y: Given, sigma: Given) -> None:
     numpyro.sample("y", dist.Normal(theta, sigma).to_event(1), obs=y)
 
 
-def eight_schools_noncentered(y: Given, sigma: Given) -> None:
+def eight_schools_noncentered(y: Input, sigma: Input) -> None:
     """The same with standardised effects, θ = μ + τ η."""
     mu = _sample("mu", dist.Normal(0, 5))
     tau = _sample("tau", dist.HalfCauchy(5))
@@ -75,21 +75,21 @@ def eight_schools_noncentered(y: Given, sigma: Given) -> None:
     numpyro.sample("y", dist.Normal(theta, sigma).to_event(1), obs=y)
 
 
-def flat_regression(X: Given, y: Given) -> None:
+def flat_regression(X: Input, y: Input) -> None:
     """A regression with flat priors on the coefficients and on σ."""
     beta = _flat("beta", constraints.real_vector, X.shape[1:])
     sigma = _flat("sigma", constraints.positive)
     numpyro.sample("y", dist.Normal(X @ beta, sigma).to_event(1), obs=y)
 
 
-def kidscore(X: Given, y: Given) -> None:
+def kidscore(X: Input, y: Input) -> None:
     """A regression with flat coefficients and σ ~ Cauchy⁺(0, 2.5)."""
     beta = _flat("beta", constraints.real_vector, X.shape[1:])
     sigma = _sample("sigma", dist.HalfCauchy(2.5))
     numpyro.sample("y", dist.Normal(X @ beta, sigma).to_event(1), obs=y)
 
 
-def autoregression(lagged: Given, y: Given) -> None:
+def autoregression(lagged: Input, y: Input) -> None:
     """y_t on its K predecessors."""
     alpha = _sample("alpha", dist.Normal(0, 10))
     beta = _sample("beta", dist.Normal(0, 10).expand(lagged.shape[1:]).to_event(1))
@@ -97,11 +97,11 @@ def autoregression(lagged: Given, y: Given) -> None:
     numpyro.sample("y", dist.Normal(alpha + lagged @ beta, sigma).to_event(1), obs=y)
 
 
-def _squared_exponential(x: Given, alpha: Array, rho: Array) -> Float[Array, "n n"]:
+def _squared_exponential(x: Input, alpha: Array, rho: Array) -> Float[Array, "n n"]:
     return alpha**2 * jnp.exp(-0.5 * ((x[:, None] - x[None]) / rho) ** 2)
 
 
-def gp_poisson(x: Given, k: Given) -> None:
+def gp_poisson(x: Input, k: Input) -> None:
     """Counts with a Gaussian process as log-rate, f = chol(Σ) z."""
     rho = _sample("rho", dist.Gamma(25.0, 4.0))
     alpha = _sample("alpha", dist.HalfNormal(2.0))
@@ -110,12 +110,12 @@ def gp_poisson(x: Given, k: Given) -> None:
     numpyro.sample("k", dist.Poisson(jnp.exp(f)).to_event(1), obs=k)
 
 
-def _gp_factor(x: Given, alpha: Array, rho: Array) -> Float[Array, "n n"]:
+def _gp_factor(x: Input, alpha: Array, rho: Array) -> Float[Array, "n n"]:
     covariance = _squared_exponential(x, alpha, rho) + 1e-10 * jnp.eye(len(x))
     return jnp.linalg.cholesky(covariance)
 
 
-def gp_regression(x: Given, y: Given) -> None:
+def gp_regression(x: Input, y: Input) -> None:
     """A Gaussian process with noise of *variance* σ."""
     rho = _sample("rho", dist.Gamma(25.0, 4.0))
     alpha = _sample("alpha", dist.HalfNormal(2.0))
@@ -124,7 +124,7 @@ def gp_regression(x: Given, y: Given) -> None:
     numpyro.sample("y", dist.MultivariateNormal(0.0, covariance_matrix=covariance), obs=y)
 
 
-def hidden_markov(u: Given, v: Given, alpha: Given) -> None:
+def hidden_markov(u: Input, v: Input, alpha: Input) -> None:
     """Two hidden states with exponential emissions, summed out by the forward recursion."""
     theta = [_sample(f"theta{i + 1}", dist.Dirichlet(alpha[i])) for i in range(2)]
     phi, rate = (_ordered_rates(name) for name in ("phi", "lambda"))
@@ -152,14 +152,14 @@ def forward(
     return logsumexp(last)
 
 
-def bayesian_regression(X: Given, y: Given) -> None:
+def bayesian_regression(X: Input, y: Input) -> None:
     """A regression with β ~ N(0, 10²), σ ~ N⁺(0, 10) and no intercept."""
     beta = _sample("beta", dist.Normal(0, 10).expand(X.shape[1:]).to_event(1))
     sigma = _sample("sigma", dist.HalfNormal(10.0))
     numpyro.sample("y", dist.Normal(X @ beta, sigma).to_event(1), obs=y)
 
 
-def elimination(dose: Given, volume: Given, times: Given, y: Given) -> None:
+def elimination(dose: Input, volume: Input, times: Input, y: Input) -> None:
     """First-order absorption, Michaelis-Menten elimination."""
     k_a, K_m, V_m, sigma = (
         _sample(name, dist.HalfCauchy(1.0)) for name in ("k_a", "K_m", "V_m", "sigma")
@@ -169,7 +169,7 @@ def elimination(dose: Given, volume: Given, times: Given, y: Given) -> None:
 
 
 def log_concentration(
-    times: Float[Given, " t"], dose: Given | float, k_a: Array, K_m: Array, v: Array
+    times: Float[Input, " t"], dose: Input | float, k_a: Array, K_m: Array, v: Array
 ) -> Float[Array, " t"]:
     """log C of dC/dt = dose k_a e^(−k_a t) − v C / (K_m + C), C(0) = 0, at increasing `times`.
 
@@ -204,7 +204,7 @@ def log_concentration(
     return levels[0]
 
 
-def diamonds(X: Given, y: Given) -> None:
+def diamonds(X: Input, y: Input) -> None:
     """Log prices on a centred design of 24 columns."""
     b = _sample("b", dist.Normal(0, 1).expand(X.shape[1:]).to_event(1))
     intercept = _sample("Intercept", dist.StudentT(3.0, 8.0, 10.0))
@@ -213,7 +213,7 @@ def diamonds(X: Given, y: Given) -> None:
     numpyro.sample("y", dist.Normal(intercept + X @ b, sigma).to_event(1), obs=y)
 
 
-def kilpisjarvi(x: Given, y: Given, location: Given, scale: Given) -> None:
+def kilpisjarvi(x: Input, y: Input, location: Input, scale: Input) -> None:
     """A line over uncentred calendar years: α and β are almost collinear."""
     alpha = _sample("alpha", dist.Normal(location[0], scale[0]))
     beta = _sample("beta", dist.Normal(location[1], scale[1]))

@@ -1,1 +1,4 @@
-"""Small networks beside long Markov chains (Figures 1 and 2): a regression with a gap, four and two classes."""
+"""Small networks beside long chains: a regression with a gap, and classes in the plane (Figures 1 and 2).
+
+Start reading at `toy_networks.py`, the reference and the distances, then `recipes.py`, the rows.
+"""

@@ -29,7 +29,7 @@ BLUNDELL = bnn.ScaleMixture(share=0.5, wide=1.0, narrow=math.exp(-6))
 """The published prior of MF-VI."""
 HELPER = Helper(width=544, learning_rate=1e-4)
 AT_TEMPERATURE_ONE = ("MF-VI", "HMC")
-"""Of the published rows, those whose objective has no such mean."""
+"""The published rows whose objective is not a mean over data and particles."""
 
 
 def grid() -> np.ndarray:
@@ -120,7 +120,7 @@ class Classification(ToyNetworks):
         )
 
     def problem(self) -> Problem:
-        """Of this number of classes."""
+        """The problem with this number of classes."""
         return problem(self.classes)
 
     def recipes(self, preset: str) -> dict[str, NetworkRecipe]:
@@ -174,7 +174,7 @@ class FourClasses(Classification):
 
 
 class TwoClasses(Classification):
-    """The easier variant of the appendix."""
+    """The easier figure of the appendix."""
 
     def __init__(self):
         super().__init__(2)

@@ -26,7 +26,7 @@ NORMAL = StandardNormal()
 
 @dataclasses.dataclass(frozen=True)
 class NetworkRecipe(Recipe):
-    """A recipe with the posterior it is for: the prior of the weights, and the temperature."""
+    """A recipe, with the prior of the weights and the temperature of the posterior."""
 
     prior: Prior = NORMAL
     temperature: float = 1.0
@@ -46,7 +46,7 @@ REFERENCE = "HMC (reference)"
 
 
 def methods(dim: int) -> dict[str, Method]:
-    """What is compared on a network of `dim` weights, as this library recommends it; one line per row.
+    """The methods compared on a network of `dim` weights, with recommended settings; one line per row.
 
     The critic of KSD lags some steps behind the particles and spreads them far too widely on the regression; the row is
     kept as measured.
@@ -127,7 +127,7 @@ def recommended(methods: Mapping[str, Method], steps: int, preset: str) -> dict[
 
 
 def _short(method: Method) -> Method:
-    """The same with fewer draws, to keep smoke runs short."""
+    """The method with fewer draws, to keep smoke runs short."""
     shorter = {
         NUTS: {"chains": 2, "warmup": 20, "draws": 10, "max_doublings": 4},
         HMC: {"chains": 2, "warmup": 20, "draws": 10},

@@ -40,7 +40,7 @@ def truth(x: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
 
 
 def drawn(outer: int, inner: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs, as many as asked on either side of the gap and in it, and noisy outputs."""
+    """Inputs, `outer` of them beside the gap and `inner` in it, and noisy outputs."""
     sides = rng.uniform(GAP, EDGE, outer) * rng.choice([-1.0, 1.0], outer)
     x = np.concatenate([sides, rng.uniform(-GAP, GAP, inner)])
     return x[:, None], truth(x) + math.sqrt(NOISE_VARIANCE) * rng.standard_normal(len(x))
@@ -48,7 +48,7 @@ def drawn(outer: int, inner: int, rng: np.random.Generator) -> tuple[np.ndarray,
 
 @functools.cache
 def problem(seed: int = 0) -> Problem:
-    """The data, as many new ones from where most of them lie, and a network."""
+    """The data, test data from the two outer intervals, and a network."""
     rng = np.random.default_rng(seed)
     return Problem(
         bnn.mlp(SIZES, ACTIVATION),
@@ -60,12 +60,12 @@ def problem(seed: int = 0) -> Problem:
 
 
 def in_gap(x: np.ndarray) -> np.ndarray:
-    """The gap, with only four data."""
+    """Where x is in the gap, with only four data."""
     return np.abs(x) < GAP
 
 
 def in_range(x: np.ndarray) -> np.ndarray:
-    """The range of the other 76."""
+    """Where x is in the range of the other 76 data."""
     return (np.abs(x) >= GAP) & (np.abs(x) <= EDGE)
 
 

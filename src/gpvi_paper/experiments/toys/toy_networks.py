@@ -63,7 +63,7 @@ DENSITY_METRICS = (
     FOLD,
     SECONDS,
 )
-"""Metrics of every network's posterior."""
+"""Metrics of a posterior with a density."""
 _LONG = HMC(chains=128, leapfrogs=32, warmup=300, draws=60, thin=10, acceptance=0.8)
 REFERENCES = {
     "paper": _LONG,
@@ -75,7 +75,7 @@ REFERENCES = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-    """A network, its data, new data from where they came from, and the inputs at which predictions are compared."""
+    """A network, training data, test data, and the inputs at which predictions are compared."""
 
     network: Network
     likelihood: Likelihood
@@ -143,17 +143,17 @@ class View(NamedTuple):
     """Predictions on the grid, and how good they are on new data."""
 
     mean: Float[np.ndarray, "g c"]
-    """Of the outputs, or the probabilities of the classes."""
+    """The mean output, or the mean probabilities of the classes."""
     sd: Float[np.ndarray, " g"]
-    """Between networks; for classes the sd of each probability, averaged over the classes."""
+    """The sd between networks; for classes that of each probability, averaged over the classes."""
     loss: dict[str, float]
     """On the new data: the negative log-likelihood of the mixture, and for classes the accuracy."""
     quantiles: Float[np.ndarray, "l g"] | None = None
-    """Of the output of a network, for regression."""
+    """Quantiles of the networks' outputs, for a regression."""
 
 
 class Reference(NamedTuple):
-    """Long chains, what they predict, and one half of them to compare with the other."""
+    """Long chains, their predictions, and the same of one half, to compare with the other half."""
 
     chains: gpvi.Posterior
     view: View
@@ -245,7 +245,7 @@ def wasserstein(
 
 
 def correlation(a: Float[np.ndarray, " g"], b: Float[np.ndarray, " g"]) -> float:
-    """Pearson's; 0 where one of them is constant."""
+    """Pearson's correlation; 0 if one of them is constant."""
     if a.std() == 0 or b.std() == 0:
         return 0.0
     return float(np.corrcoef(a, b)[0, 1])
@@ -299,7 +299,7 @@ def rows(
     seeds: Sequence[int],
     progress: Meter,
 ) -> Iterator[Row]:
-    """Every seed beside the reference; of the reference itself, a random half of its chains beside the other half."""
+    """Each seed and the reference; for the reference's own row, a random half of its chains and the other half."""
     if recipe.method == long.chains.method:
         for seed in seeds:
             first, second = halves(long.chains, seed)

@@ -10,11 +10,11 @@ import pytest
 from gpvi.bnn import generator, mlp
 from gpvi_paper.data.images import Images
 from gpvi_paper.experiments import experiment
-from gpvi_paper.experiments.images import open_category
+from gpvi_paper.experiments.images import open_category, recipes
 from gpvi_paper.experiments.images.cifar10 import CIFAR10, SmallConvolutional
 from gpvi_paper.experiments.images.digits import Digits
 from gpvi_paper.experiments.images.mnist import MNIST
-from gpvi_paper.report.outliers import ScoreHistogram, outlier_histograms
+from gpvi_paper.report.charts.outliers import ScoreHistogram, outlier_histograms
 from made_data import write_cifar, write_mnist
 
 COLDER = "GPVI (pathwise, g = 6, T = 0.3)"
@@ -64,9 +64,9 @@ class TestTask:
 
     def test_the_authors_temperature(self):
         paper = experiment("mnist").recipes("paper")
-        assert paper[open_category.HELPER].temperature(36_000) == pytest.approx(3.6)
+        assert paper[recipes.HELPER].temperature(36_000) == pytest.approx(3.6)
         assert paper["SVGD"].temperature(36_000) == pytest.approx(3.6e5)
-        assert experiment("cifar10").recipes("paper")[open_category.HELPER].temperature(
+        assert experiment("cifar10").recipes("paper")[recipes.HELPER].temperature(
             30_000
         ) == pytest.approx(30.0)
 
@@ -82,11 +82,11 @@ def test_every_budget_has_as_many_networks_a_step():
     """GPVI's generators together draw as many networks a step as the ensemble has members."""
     for name in ("mnist", "cifar10", "digits"):
         best = experiment(name).recipes("best")
-        members = best[open_category.ENSEMBLE].method.members
-        for label in (open_category.GPVI_BEST, open_category.ONE_GENERATOR):
+        members = best[recipes.ENSEMBLE].method.members
+        for label in (recipes.GPVI_BEST, recipes.ONE_GENERATOR):
             recipe = best[label]
             assert recipe.generators * recipe.method.particles == members
-            assert recipe.epochs == best[open_category.ENSEMBLE].epochs
+            assert recipe.epochs == best[recipes.ENSEMBLE].epochs
 
 
 def test_the_network_on_photographs_has_the_papers_size():
@@ -99,7 +99,7 @@ def test_the_network_on_photographs_has_the_papers_size():
 @pytest.mark.slow
 def test_digits_run_from_end_to_end():
     """A few steps of GPVI's mixture; what is recorded is what the tables and pictures need."""
-    found = Digits().run(open_category.GPVI_BEST, "smoke", (0,), False)
+    found = Digits().run(recipes.GPVI_BEST, "smoke", (0,), False)
     assert {f"split/{m.key}" for m in Digits.metrics} == {*found.rows, "split/sharpness"}
     assert all(np.isfinite(values).all() for values in found.rows.values())
     assert found.arrays["split/reliability"].shape == (3, 15)
@@ -109,7 +109,7 @@ def test_digits_run_from_end_to_end():
 
 @pytest.mark.slow
 def test_one_network_has_no_variance_to_go_by():
-    found = Digits().run(open_category.SOFTMAX, "smoke", (0,), False)
+    found = Digits().run(recipes.SOFTMAX, "smoke", (0,), False)
     assert "split/auroc_entropy" in found.rows and "split/auroc_variance" not in found.rows
 
 
@@ -118,10 +118,10 @@ def test_training_learns_the_digits():
     """A short ensemble is far above chance, and images of unknown classes are more doubtful."""
     exp = Digits()
     images = exp.images()
-    setting = open_category.BestSetting(
+    setting = recipes.BestSetting(
         dim=8_970, epochs=20, batch_size=100, learning_rate=5e-3, members=4, generators=2
     )
-    recipe = open_category.best_recipes(setting)[open_category.ENSEMBLE]
+    recipe = recipes.best_recipes(setting)[recipes.ENSEMBLE]
     recipe = dataclasses.replace(recipe, draws=None)
     problem = open_category.task(images, open_category.UNKNOWN["split"])
     (parts,) = open_category.trained(problem, exp.network(images), recipe, 1, key=jax.random.key(0))
@@ -133,7 +133,7 @@ def test_training_learns_the_digits():
     assert found["nll"] < 0.4
 
 
-SMALL = open_category.PaperSetting(
+SMALL = recipes.PaperSetting(
     epochs=1,
     batch_size=50,
     latent=8,
@@ -145,11 +145,11 @@ SMALL = open_category.PaperSetting(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("label", list(open_category.paper_recipes(SMALL)))
+@pytest.mark.parametrize("label", list(recipes.paper_recipes(SMALL)))
 def test_the_published_recipes_run_in_small(label):
     exp = Digits()
     images = exp.images()
-    recipe = dataclasses.replace(open_category.paper_recipes(SMALL)[label], steps=4, draws=3)
+    recipe = dataclasses.replace(recipes.paper_recipes(SMALL)[label], steps=4, draws=3)
     problem, network = open_category.task(images, (6, 7, 8, 9)), exp.network(images)
     (parts,) = open_category.trained(problem, network, recipe, 1, key=jax.random.key(0))
     found = open_category.measured(parts, network, problem, 3, key=jax.random.key(1)).values
@@ -164,11 +164,11 @@ def test_mnist_runs_on_made_files(tmp_path, label):
     assert np.isfinite(found.rows["split/nll"]).all()
 
 
-SHARPENED = f"{open_category.ENSEMBLE}, mirror images, sharpened"
+SHARPENED = f"{recipes.ENSEMBLE}, mirror images, sharpened"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("label", [open_category.GPVI_BEST, open_category.ENSEMBLE, SHARPENED])
+@pytest.mark.parametrize("label", [recipes.GPVI_BEST, recipes.ENSEMBLE, SHARPENED])
 def test_cifar10_runs_on_made_files(tmp_path, label):
     write_cifar(tmp_path, each=10)
     found = CIFAR10().reading(tmp_path).run(label, "smoke", (0,), False)
@@ -177,14 +177,10 @@ def test_cifar10_runs_on_made_files(tmp_path, label):
 
 
 def test_options_that_came_later_leave_older_records_as_they_are():
-    recipes = CIFAR10().recipes("best")
+    rows = CIFAR10().recipes("best")
     later = {"mirrored", "sharpened", "posterior_temperature"}
-    assert not later & recipes[open_category.ENSEMBLE].to_json().keys()
-    assert (
-        recipes[SHARPENED].to_json()["mirrored"]
-        is recipes[SHARPENED].to_json()["sharpened"]
-        is True
-    )
+    assert not later & rows[recipes.ENSEMBLE].to_json().keys()
+    assert rows[SHARPENED].to_json()["mirrored"] is rows[SHARPENED].to_json()["sharpened"] is True
     assert MNIST().recipes("best")[COLDER].to_json()["posterior_temperature"] == 0.3
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import gpvi
 from gpvi_paper.experiments import experiment
 from gpvi_paper.experiments.linear import collapse
-from gpvi_paper.report import figures
+from gpvi_paper.report.charts import curves
 
 
 def test_svgd_keeps_the_variance_that_theory_says():
@@ -41,7 +41,7 @@ def test_smoke(monkeypatch):
 
 def test_the_figure_is_a_picture():
     line = ([2, 20, 200], np.array([[1.0, 0.5, 0.05], [1.0, 0.6, 0.06]]))
-    image = figures.scaling_chart(
+    image = curves.scaling_chart(
         {"SVGD": {"n = 50": line}}, {"n = 50": ([2, 200], [1.0, 0.04])}, ("d", "ratio")
     )
     assert image.startswith(b"\x89PNG")

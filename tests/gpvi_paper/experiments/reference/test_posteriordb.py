@@ -13,8 +13,7 @@ import scipy.stats
 from scipy.integrate import solve_ivp
 from typer.testing import CliRunner
 
-import gpvi_paper.cli  # noqa: F401 it adds the command `run`
-from gpvi.cli import app
+from gpvi.cli import load_app
 from gpvi_paper import records
 from gpvi_paper.data import posteriordb
 from gpvi_paper.experiments.reference import peers
@@ -333,12 +332,14 @@ class TestBench:
 
     def test_the_command_says_where_to_get_the_data(self, tmp_path):
         for words in ([], ["--data-dir", str(tmp_path / "nowhere")]):
-            result = CliRunner().invoke(app, ["run", "posteriordb", "--preset", "smoke", *words])
+            result = CliRunner().invoke(
+                load_app(), ["run", "posteriordb", "--preset", "smoke", *words]
+            )
             assert result.exit_code == 2
             assert len(result.stderr.splitlines()) == 1
             assert posteriordb.SOURCE in result.stderr
 
     def test_a_preset_it_lacks(self):
-        result = CliRunner().invoke(app, ["run", "posteriordb", "--preset", "paper"])
+        result = CliRunner().invoke(load_app(), ["run", "posteriordb", "--preset", "paper"])
         assert result.exit_code == 2
         assert "best, smoke" in result.stderr

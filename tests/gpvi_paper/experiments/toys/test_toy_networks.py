@@ -19,7 +19,7 @@ from gpvi.targets.coordinates import Affine
 from gpvi_paper.experiments import KeepsReference, experiment
 from gpvi_paper.experiments.toys import classification, recipes, regression1d
 from gpvi_paper.experiments.toys import toy_networks as toys
-from gpvi_paper.report import bands, maps
+from gpvi_paper.report.charts import bands, maps
 
 
 def test_total_variation_of_distributions_known_by_heart():

@@ -1,4 +1,4 @@
-"""Predictions of networks along one input: mean and one and two standard deviations, one panel per method."""
+"""Predictions of networks along one input: mean, and one and two standard deviations, with one panel per method."""
 
 from collections.abc import Mapping
 from textwrap import fill
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from gpvi_paper.report import canvas
-from gpvi_paper.report.canvas import ACCENT, CYCLE, INK
+from gpvi_paper.report.charts import canvas
+from gpvi_paper.report.charts.canvas import ACCENT, CYCLE, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,24 +31,21 @@ def bands_chart(
     data: Float[np.ndarray, "n 2"],
     salt: str = "bands",
 ) -> str:
-    """An SVG of small multiples: data as dots, the truth dashed, ±1 and ±2 standard deviations shaded.
+    """Draw one panel per method as an SVG: data as dots, the truth dashed, ±1 and ±2 standard deviations shaded.
 
-    The height shows the truth and the data with room around them; a band that is wider leaves the panel.
+    The height fits the truth and the data with a margin; a wider band leaves the panel.
     """
     columns = min(COLUMNS, len(bands))
     rows = -(-len(bands) // columns)
-    with canvas.figure(2.15 * columns, 1.9 * rows, salt) as (figure, whole):
-        whole.remove()
-        panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    with canvas.empty_figure(2.15 * columns, 1.9 * rows, salt) as figure:
+        panels = canvas.grid(figure, len(bands), columns, sharex=True, sharey=True)
         lowest, highest = min(truth.min(), data[:, 1].min()), max(truth.max(), data[:, 1].max())
-        room = 0.35 * (highest - lowest)
-        for axes, (name, band) in zip(panels, bands.items(), strict=False):
+        margin = 0.35 * (highest - lowest)
+        for axes, (name, band) in zip(panels, bands.items(), strict=True):
             draw_band(axes, grid, band, truth, data, ink=INK)
             axes.set_title(fill(name, 26), fontsize=8.5, loc="left", pad=3)
             axes.tick_params(labelbottom=True)
-            axes.set(xlim=(grid[0], grid[-1]), ylim=(lowest - room, highest + room))
-        for axes in panels[len(bands) :]:
-            axes.remove()
+            axes.set(xlim=(grid[0], grid[-1]), ylim=(lowest - margin, highest + margin))
         figure.tight_layout(pad=0.4)
         return canvas.svg(figure)
 
@@ -62,7 +59,7 @@ def draw_band(
     *,
     ink: str = "black",
 ) -> None:
-    """One panel on given axes."""
+    """Draw one panel."""
     for deviations, alpha in ((2, 0.16), (1, 0.26)):
         axes.fill_between(
             grid,

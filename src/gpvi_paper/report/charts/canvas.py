@@ -1,7 +1,7 @@
-"""Basics of figures: colours, sizes, axes, and conversion to bytes.
+"""What all charts share: colours, style, axes, and conversion to bytes.
 
-Charts are SVG whose text and axes inherit the text colour of the page, panels are transparent PNG: both look right on a
-light page, on a dark one and on paper.
+Charts are SVG whose text and axes inherit the text colour of the page, and panels are transparent PNG. Both look right
+on a light page, on a dark one and on paper.
 """
 
 import io
@@ -9,7 +9,9 @@ import itertools
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK = "#010203"
-"""Stands for the colour of the text, and is replaced by it."""
+"""Stands for the colour of the page's text, and is replaced by it in an SVG."""
 CYCLE = ("#3f7fe0", "#e07b39", "#12a594", "#b65fcf", "#d6455d", "#8a8f98", "#a3a021", "#5b6ee1")
 LINES = tuple(itertools.product(("-", (0, (4, 1.5)), (0, (1, 1))), CYCLE))
 """Enough pairs of a dash pattern and a colour for 24 methods."""
@@ -45,24 +47,55 @@ _STYLE = {
 
 
 @contextmanager
-def figure(width: float, height: float, salt: str = "gpvi") -> Iterator[tuple["Figure", "Axes"]]:
-    """A figure without a window system; `salt` keeps the identifiers of several SVGs distinct."""
+def empty_figure(width: float, height: float, salt: str = "gpvi") -> Iterator["Figure"]:
+    """Give a figure in the style of the page; it must be drawn and converted within the `with` block.
+
+    Parameters
+    ----------
+    width, height
+        Its size in inches.
+    salt
+        A text of its own for each SVG of a page, which keeps their identifiers distinct.
+    """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     with rc_context(_STYLE | {"svg.hashsalt": salt}):  # pyright: ignore[reportArgumentType]
-        figure = Figure(figsize=(width, height))
+        yield Figure(figsize=(width, height))
+
+
+@contextmanager
+def figure(width: float, height: float, salt: str = "gpvi") -> Iterator[tuple["Figure", "Axes"]]:
+    """Give a figure with a single pair of axes, as `empty_figure` does."""
+    with empty_figure(width, height, salt) as figure:
         yield figure, figure.subplots()
 
 
+def grid(figure: "Figure", count: int, columns: int, **options: Any) -> "list[Axes]":
+    """Divide a figure into `count` panels, in rows of as many columns."""
+    panels = figure.subplots(-(-count // columns), columns, squeeze=False, **options).ravel()
+    for axes in panels[count:]:
+        axes.remove()
+    return list(panels[:count])
+
+
+def tinted(opacity: np.ndarray) -> np.ndarray:
+    """Return an image in the accent colour with this opacity at each pixel."""
+    from matplotlib.colors import to_rgb
+
+    return np.concatenate(
+        [np.broadcast_to(to_rgb(ACCENT), (*opacity.shape, 3)), opacity[..., None]], -1
+    )
+
+
 def bare(figure: "Figure", axes: "Axes") -> None:
-    """Fill the figure with invisible axes."""
+    """Let the axes fill the figure, and hide their frame, ticks and labels."""
     figure.subplots_adjust(0, 0, 1, 1)
     axes.set_axis_off()
 
 
 def legend_above(axes: "Axes") -> None:
-    """In two columns over the chart."""
+    """Put the legend over the chart, in two columns."""
     axes.legend(
         loc="lower left",
         bbox_to_anchor=(0, 1.0),
@@ -74,7 +107,7 @@ def legend_above(axes: "Axes") -> None:
 
 
 def log_ticks(axis: "Axis", low: float, high: float) -> None:
-    """Plain numbers along a logarithmic axis from low to high, at 1, 2 and 5 of each decade where these are few."""
+    """Label a logarithmic axis from low to high by plain numbers, at 1, 2 and 5 of each decade if these are few."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     few = high < 300 * low
@@ -84,7 +117,7 @@ def log_ticks(axis: "Axis", low: float, high: float) -> None:
 
 
 def png(figure: "Figure", *, white: bool = False) -> bytes:
-    """Transparent, or on white for a page of unknown colour."""
+    """Return the figure as a PNG: transparent, or on white for a page of unknown colour."""
     if white:
         figure.patch.set_facecolor("white")
     buffer = io.BytesIO()
@@ -95,9 +128,9 @@ def png(figure: "Figure", *, white: bool = False) -> bytes:
 
 
 def svg(figure: "Figure") -> str:
-    """The bare element, without prologue, metadata and namespaces: HTML needs none of them.
+    """Return the figure as an SVG element, without the prologue, metadata and namespaces that HTML does not need.
 
-    Coordinates have two decimals: a hundredth of a point is invisible, and the file is half as large.
+    Coordinates are cut to two decimals: a hundredth of a point is invisible, and the file is half as large.
     """
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", bbox_inches="tight", pad_inches=0.05)

@@ -1,4 +1,4 @@
-"""`gpvi fit`: a posterior from a log-density in a file, with its diagnosis and its draws."""
+"""`gpvi fit`: train on a log-density in a Python file, and write the posterior, its diagnosis and its draws."""
 
 import csv
 import dataclasses
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from gpvi.cli.app import SEEDS, AsJson, Bar, Out, app, complain
+from gpvi.cli.application import SEEDS, AsJson, Bar, Out, app, complain
 from gpvi.errors import InputError, StorageError, UnknownOptionError, quietly
 from gpvi.persistence.writing import atomic, check_writable
 
@@ -85,7 +85,7 @@ def fit(
     path, _ = userfile.split(file)
     target = userfile.target(file, dim)
     check_writable(out)
-    _check_places(out)
+    _check_replaceable(out)
     fit_key, look_key, draw_key, read_key = jax.random.split(jax.random.key(seed), 4)
     with quietly(), userfile.blaming(path):
         posterior = train(
@@ -123,7 +123,7 @@ def _method(name: str) -> "Method":
 
 
 def _check_draws(method: "Method", asked: int | None) -> None:
-    """Refuse more draws than there will be."""
+    """Raise an error if more draws are requested than the method ends with."""
     if asked is None:
         return
     if asked < 1:
@@ -136,8 +136,8 @@ def _check_draws(method: "Method", asked: int | None) -> None:
         )
 
 
-def _check_places(out: Path) -> None:
-    """Refuse directories in place of the files to be written."""
+def _check_replaceable(out: Path) -> None:
+    """Raise an error if something that may not be replaced has the name of a file to be written."""
     from gpvi.persistence import format as storage
 
     storage.check_replaceable(out / POSTERIOR)
@@ -150,20 +150,20 @@ def _check_places(out: Path) -> None:
 
 
 def _count(posterior: "Posterior", asked: int | None) -> int:
-    """The requested number, limited for particles and interrupted chains to the draws they hold."""
+    """Return how many draws to write: as requested, but no more than there are particles."""
     wanted = asked or DRAWS
     return wanted if posterior.method.generative else min(wanted, len(posterior.particles))
 
 
 def _named(posterior: "Posterior", n: int, key: Any) -> dict[str, np.ndarray]:
-    """The draws by name, each with a first axis of n."""
+    """Return n draws of each named part of the posterior, along the first axis."""
     from gpvi.posterior import arviz as export
 
     return export.flat(posterior.draws(n, key=key))
 
 
 def _write(named: dict[str, np.ndarray], out: Path) -> tuple[Path, Path]:
-    """Write the draws as arrays and as a table with one column per number; each file is written atomically."""
+    """Write the draws as arrays, and as a table with one column per number. Each file is written atomically."""
     from gpvi.targets.coordinate_names import entry_names
 
     arrays, table = out / ARRAYS, out / TABLE
@@ -193,7 +193,7 @@ def _write(named: dict[str, np.ndarray], out: Path) -> tuple[Path, Path]:
 def _as_json(
     posterior: "Posterior", diagnosis: "Diagnosis", summary: "Summary", files: list[Path]
 ) -> dict[str, Any]:
-    """The results without the draws."""
+    """Return the results for JSON, without the draws."""
     numbers = {
         field.name: _number(value)
         for field in dataclasses.fields(diagnosis)
@@ -215,5 +215,5 @@ def _as_json(
 
 
 def _number(value: float | int) -> float | int | None:
-    """JSON has neither infinities nor NaN."""
+    """Return None for infinities and NaN, which JSON does not have."""
     return value if math.isfinite(value) else None

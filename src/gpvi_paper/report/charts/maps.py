@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float, Int
 
-from gpvi_paper.report import canvas
-from gpvi_paper.report.canvas import ACCENT, CYCLE
+from gpvi_paper.report.charts import canvas
+from gpvi_paper.report.charts.canvas import ACCENT, CYCLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 COLUMNS = 5
 """Panels side by side."""
 SHADES, FINER = 40, 9
-"""Number of shades: looks smooth, with a file a tenth as large as with all shades; and pixels per grid point."""
+"""Number of shades, which look smooth in a file a tenth as large as with all shades; and pixels per grid point."""
 CLASS_COLOURS = (CYCLE[1], CYCLE[2], CYCLE[3], CYCLE[6])
 
 
@@ -27,7 +27,7 @@ def map_panel(
     labels: Int[np.ndarray, " n"],
     half_width: float,
 ) -> bytes:
-    """One map as a PNG on nothing: opacity is the sd, full at `highest`; rows run along the second axis."""
+    """Draw one map as a transparent PNG: opacity is the sd, full at `highest`; rows run along the second input."""
     with canvas.figure(2.3, 2.3) as (figure, axes):
         canvas.bare(figure, axes)
         draw_map(axes, sd, highest, inputs, labels, half_width)
@@ -41,22 +41,19 @@ def maps_chart(
     half_width: float,
     highest: float | None = None,
 ) -> bytes:
-    """Small multiples as a PNG on white, under one scale."""
+    """Draw one panel per method as a PNG on white, all on one scale."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LinearSegmentedColormap, Normalize
 
     highest = max(float(sd.max()) for sd in maps.values()) if highest is None else highest
     columns = min(COLUMNS, len(maps))
     rows = -(-len(maps) // columns)
-    with canvas.figure(1.75 * columns + 0.6, 1.96 * rows) as (figure, whole):
-        whole.remove()
-        panels = figure.subplots(rows, columns, squeeze=False).ravel()
-        for axes, (name, sd) in zip(panels, maps.items(), strict=False):
+    with canvas.empty_figure(1.75 * columns + 0.6, 1.96 * rows) as figure:
+        panels = canvas.grid(figure, len(maps), columns)
+        for axes, (name, sd) in zip(panels, maps.items(), strict=True):
             draw_map(axes, sd, highest, inputs, labels, half_width)
             axes.set_title(fill(name, 24), fontsize=8, loc="left", pad=3)
             axes.set(xticks=(), yticks=())
-        for axes in panels[len(maps) :]:
-            axes.remove()
         figure.subplots_adjust(0.01, 0.01, 0.92, 1 - 0.28 / (1.96 * rows), 0.06, 0.24)
         bar = figure.add_axes((0.94, 0.12, 0.012, 0.7))
         shades = LinearSegmentedColormap.from_list("sd", ["white", ACCENT])
@@ -74,13 +71,8 @@ def draw_map(
     labels: Int[np.ndarray, " n"],
     half_width: float,
 ) -> None:
-    """One panel on given axes: the darker, the less the networks agree."""
-    from matplotlib.colors import to_rgb
-
-    shares = finer(np.clip(sd / highest, 0, 1))
-    image = np.empty((*shares.shape, 4))
-    image[..., :3] = to_rgb(ACCENT)
-    image[..., 3] = np.round(SHADES * shares) / SHADES
+    """Draw one panel: the darker, the less the networks agree."""
+    image = canvas.tinted(np.round(SHADES * finer(np.clip(sd / highest, 0, 1))) / SHADES)
     extent = (-half_width, half_width, -half_width, half_width)
     axes.imshow(image, origin="lower", extent=extent, interpolation="nearest")
     for label in np.unique(labels):
@@ -91,7 +83,7 @@ def draw_map(
 
 
 def finer(values: Float[np.ndarray, "s s"]) -> Float[np.ndarray, "p p"]:
-    """Interpolated linearly along both axes."""
+    """Interpolate linearly along both axes."""
     for _ in range(2):
         at = (np.arange(FINER * len(values)) + 0.5) / FINER - 0.5
         places = np.arange(len(values))

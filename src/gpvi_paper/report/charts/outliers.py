@@ -1,4 +1,4 @@
-"""Histograms of an outlier score: test images of the known classes against those of the unknown ones."""
+"""Histograms of an outlier score: test images of the known classes beside those of unknown classes."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from gpvi_paper.report import canvas
-from gpvi_paper.report.canvas import CYCLE, INK
+from gpvi_paper.report.charts import canvas
+from gpvi_paper.report.charts.canvas import CYCLE, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,16 +22,15 @@ class ScoreHistogram(NamedTuple):
     inliers: Float[np.ndarray, " b"]
     outliers: Float[np.ndarray, " b"]
     label: str = ""
-    """Such as the AUROC."""
+    """A number to show beside the title, such as the AUROC."""
 
 
 def outlier_histograms(
     histograms: Mapping[str, ScoreHistogram], score: str, salt: str = "outliers"
 ) -> str:
-    """An SVG with one panel per method, stacked on one axis."""
-    with canvas.figure(5.2, 0.55 + 0.85 * len(histograms), salt) as (figure, axes):
-        axes.remove()
-        panels = np.atleast_1d(figure.subplots(len(histograms), 1, sharex=True))
+    """Draw one panel per method as an SVG, one above the other with a common axis."""
+    with canvas.empty_figure(5.2, 0.55 + 0.85 * len(histograms), salt) as figure:
+        panels = canvas.grid(figure, len(histograms), 1, sharex=True)
         for panel, (name, histogram) in zip(panels, histograms.items(), strict=True):
             draw_histogram(panel, name, histogram)
         panels[0].legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, fontsize=7.5)
@@ -42,7 +41,7 @@ def outlier_histograms(
 
 
 def draw_histogram(axes: "Axes", name: str, histogram: ScoreHistogram, *, ink: str = INK) -> None:
-    """The same on given axes: shares of the known classes, with those of the unknown ones drawn over them."""
+    """Draw one panel: the shares of the known classes, with those of the unknown classes over them."""
     parts = ((histogram.inliers, KNOWN, "known classes"), (histogram.outliers, UNKNOWN, "unknown"))
     for shares, colour, label in parts:
         axes.stairs(shares, histogram.edges, fill=True, color=colour, alpha=0.35)
@@ -53,6 +52,6 @@ def draw_histogram(axes: "Axes", name: str, histogram: ScoreHistogram, *, ink: s
     axes.set_title(title, loc="left", fontsize=8.5, color=ink, pad=2)
 
 
-def _power(value: float, _: int | None = None) -> str:
-    """10 to the value, as small numbers are written."""
+def _power(value: float, _: float | int | None = None) -> str:
+    """Return the label of a logarithm: 10 to this power."""
     return f"{10.0**value:.0e}".replace("e-0", "e−") if value < -2 else f"{10.0**value:g}"

@@ -1,4 +1,4 @@
-"""The command line answers in words, in JSON, and in exit codes."""
+"""`gpvi run` and `gpvi demo` answer in words, in JSON and in exit codes, and resume."""
 
 import json
 import os
@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import gpvi
-from gpvi.cli import app
+from gpvi.cli import load_app
 from gpvi.errors import OtherRunError
 from gpvi_paper import records
 from gpvi_paper.experiments import EXPERIMENTS
@@ -22,7 +21,7 @@ from selection import slow
 
 
 def call(*words):
-    return CliRunner().invoke(app, list(map(str, words)))
+    return CliRunner().invoke(load_app(), list(map(str, words)))
 
 
 @pytest.fixture
@@ -37,28 +36,6 @@ def quick(monkeypatch):
 
         monkeypatch.setattr(experiment, "run", run, raising=False)
     return asked
-
-
-def test_version():
-    result = call("--version")
-    assert (result.exit_code, result.stdout) == (0, f"gpvi {gpvi.__version__}\n")
-
-
-@pytest.mark.parametrize("kind", [None, "methods", "experiments", "data", "blr"])
-def test_list(kind):
-    result = call("list", *([kind] if kind else []))
-    assert result.exit_code == 0
-    assert ("AmortizedSVGD" in result.stdout) == (kind in (None, "methods"))
-    assert ("classification2" in result.stdout) == (kind in (None, "experiments"))
-    assert ("gpvi-functional-exact-jacobian" in result.stdout) == (kind == "blr")
-    assert ("posteriordb (Magnusson" in result.stdout) == (kind in (None, "data"))
-    assert "…" not in result.stdout, "a word was cut off"
-
-
-def test_no_command_is_answered_with_help_alone():
-    result = call()
-    assert "Commands" in result.output
-    assert "gpvi: " not in result.output
 
 
 @pytest.mark.parametrize("experiment", ["posteriordb", "uci", "collapse", "mnist"])
@@ -101,15 +78,6 @@ def test_a_directory_whose_name_is_no_text(quick, tmp_path):
     assert "\\udcff" in result.stdout
 
 
-@pytest.mark.slow
-def test_a_terminal_without_greek(tmp_path):
-    environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-    line = [sys.executable, "-m", "gpvi", "list", "solvers"]
-    done = subprocess.run(line, env=environment, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.isascii() and b"bicgstab" in done.stdout
-
-
 def test_run_in_json_prints_nothing_else(quick, tmp_path):
     result = call("run", "blr", "energy", "--method", "gpvi", "--json", "--out", tmp_path)
     assert result.exit_code == 0
@@ -124,22 +92,6 @@ def test_run_in_json_prints_nothing_else(quick, tmp_path):
 def test_all_methods_by_default(quick, tmp_path):
     assert call("run", "blr", "--preset", "paper", "--out", tmp_path).exit_code == 0
     assert [q[1] for q in quick] == list(EXPERIMENTS["blr"].recipes("paper"))
-
-
-def test_run_then_report_past_damaged_and_foreign_files(quick, tmp_path):
-    assert call("run", "energy", "--out", tmp_path / "runs").exit_code == 0
-    (tmp_path / "runs" / "bad.json").write_text("{")
-    (tmp_path / "runs" / "settings.json").write_text('{"a": 1}')
-    result = call("report", tmp_path / "runs", "--out", tmp_path / "page")
-    assert result.exit_code == 0
-    page = Path(result.stdout.replace("\n", ""))
-    assert page == tmp_path / "page" / "index.html"
-    text = page.read_text("utf-8")
-    assert "Four energy potentials" in text
-    assert "1 damaged record omitted." in text
-    assert "bad.json" in result.stderr
-    assert "settings.json" not in result.stderr
-    assert call("report", tmp_path / "runs" / "settings.json").exit_code == 2
 
 
 def test_demo_ends_with_the_path_of_the_page(quick, tmp_path):
@@ -181,22 +133,6 @@ def test_errors_are_one_line_and_two(words, said):
     assert len(result.stderr.splitlines()) == 1
     assert result.stderr.startswith("gpvi: ")
     assert said in result.stderr
-
-
-def test_completion_is_installed_for_no_shell_by_name(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    result = call("--install-completion", "nosuchshell")
-    assert result.exit_code == 2
-    assert "followed by 'nosuchshell', but takes no argument" in result.stderr
-    assert not any(tmp_path.iterdir())
-
-
-def test_a_damaged_record_is_named(tmp_path):
-    (tmp_path / "bad.json").write_text("{")
-    result = call("report", tmp_path, "--out", tmp_path / "page")
-    assert result.exit_code == 2
-    assert "bad.json" in result.stderr
-    assert not (tmp_path / "page").exists()
 
 
 def test_an_output_that_is_a_file_is_refused_before_anything_is_run(quick, tmp_path):
@@ -342,7 +278,6 @@ def test_as_a_module():
         [sys.executable, "-m", "gpvi", "run", "blrr"],
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
     assert done.returncode == 2
@@ -364,7 +299,6 @@ def test_completion(words, wanted):
         [sys.executable, "-m", "gpvi"],
         capture_output=True,
         text=True,
-        timeout=120,
         check=True,
         env=os.environ
         | {
@@ -374,11 +308,3 @@ def test_completion(words, wanted):
         },
     )
     assert done.stdout.split() == [wanted]
-
-
-def test_importing_the_library_loads_no_screen_and_no_plots():
-    code = "import sys, gpvi; print([m for m in ('typer', 'rich', 'matplotlib', 'gpvi.cli') if m in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert done.stdout == "[]\n"

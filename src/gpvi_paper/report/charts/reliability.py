@@ -1,4 +1,4 @@
-"""The reliability diagram: accuracy against confidence, and the gap between them."""
+"""The reliability diagram: accuracy against confidence."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpvi.metrics import Reliability
-from gpvi_paper.report import canvas
-from gpvi_paper.report.canvas import INK, LINES
+from gpvi_paper.report.charts import canvas
+from gpvi_paper.report.charts.canvas import INK, LINES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LEAST = 0.005
-"""The smallest share of predictions for which a bin is drawn: with fewer, accuracy is dominated by chance."""
+"""The smallest share of predictions for which a bin is drawn. With fewer, accuracy is dominated by chance."""
 
 
 def reliability_diagram(curves: Mapping[str, Reliability], salt: str = "reliability") -> str:
-    """An SVG with one curve per method, with its calibration error."""
+    """Draw one curve per method as an SVG, with its calibration error in the legend."""
     with canvas.figure(5.2, 3.2 + 0.17 * ((len(curves) + 1) // 2), salt) as (figure, axes):
         draw_reliability(axes, curves, ink=INK)
         canvas.legend_above(axes)
@@ -27,7 +27,7 @@ def reliability_diagram(curves: Mapping[str, Reliability], salt: str = "reliabil
 def draw_reliability(
     axes: "Axes", curves: Mapping[str, Reliability], *, ink: str = "black"
 ) -> None:
-    """The same on given axes: a dot's area is the share of predictions in its bin."""
+    """Draw the curves; the area of a dot is the share of predictions in its bin."""
     axes.plot((0, 1), (0, 1), color=ink, alpha=0.35, linewidth=0.8, linestyle=(0, (4, 3)))
     lowest = 1.0
     for (line, colour), (name, bins) in zip(LINES, curves.items(), strict=False):

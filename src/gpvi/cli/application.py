@@ -1,4 +1,8 @@
-"""What all commands share: the application, its errors, and its progress bar."""
+"""What all commands share: the application, its options, how it reports errors, and its progress bar.
+
+A command is a function decorated with `@app.command()`. It raises a `gpvi.errors.GPVIError` for what the user can
+correct: the application prints the message in one line and exits with code 2.
+"""
 
 import io
 import sys
@@ -10,49 +14,51 @@ import typer
 from typer.core import TyperGroup
 
 from gpvi.errors import GPVIError, InputError
+from gpvi.progress import RichMeter
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
 ALONE = ("--install-completion", "--show-completion")
-"""Options that detect the shell themselves; Typer ignores any argument after them."""
+"""Options that detect the shell themselves. Typer would silently ignore an argument after them."""
 
 
 class Commands(TyperGroup):
-    """Turns errors into one line on standard error and an exit code."""
+    """The group of all commands; it turns errors into one line on standard error and an exit code."""
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> NoReturn:
-        """Run a command; 2 for errors, 130 for Ctrl-C, 143 for SIGTERM."""
+        """Run a command and exit with its code: 0, 2 for an error, 130 after Ctrl-C, 143 after SIGTERM."""
         words = sys.argv[1:] if args is None else list(args)
         options["standalone_mode"] = False
-        _escape_what_cannot_be_shown()
+        _escape_unprintable()
         try:
             others = [word for word in words if word != "--debug"]
-            _check_alone(others)
+            _refuse_shell_name(others)
             code = super().main(others, *rest, **options)
         except Exception as error:
             if "--debug" in words:
                 raise
-            if message := _in_words(error, self._place(words)):
+            if message := _message(error, self._command(words)):
                 complain(message)
             code = 2
         sys.exit(code if isinstance(code, int) else 0)
 
-    def _place(self, words: Sequence[str]) -> str:
-        """The command that was called, to name in messages."""
+    def _command(self, words: Sequence[str]) -> str:
+        """Return the command that was called, without its arguments."""
         return " ".join(["gpvi", *(word for word in words[:1] if word in self.commands)])
 
 
-def _check_alone(words: Sequence[str]) -> None:
-    """Refuse a shell name after an option that detects the shell itself."""
+def _refuse_shell_name(words: Sequence[str]) -> None:
+    """Raise an error if the name of a shell follows an option that detects the shell itself."""
     if len(words) > 1 and words[0] in ALONE:
         raise InputError(
             f"{words[0]} is followed by {words[1]!r}, but takes no argument: it applies to the shell it is called from."
         )
 
 
-def _escape_what_cannot_be_shown() -> None:
-    """Escape undecodable names and characters that the terminal's encoding lacks, instead of failing."""
+def _escape_unprintable() -> None:
+    """Print characters that the terminal's encoding lacks as escape sequences, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -70,9 +76,9 @@ app = typer.Typer(
 
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Output directory.")]
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print only JSON.")]
-"""An empty metavar: a switch takes no value."""
+"""Its empty metavar keeps the help from showing a value: a switch takes none."""
 SEEDS = 2**32
-"""Seeds are the integers below; JAX would reduce larger ones modulo this."""
+"""Seeds are integers below this number. JAX would reduce larger ones modulo it."""
 
 
 def _version(wanted: bool) -> bool:
@@ -93,64 +99,61 @@ def _common(
         ),
     ] = False,
 ) -> None:
-    """Options before the command."""
+    """Handle the options before the command."""
 
 
-class Bar:
-    """A bar on standard error with the time left, removed when the work is done."""
+class Bar(RichMeter):
+    """A bar on standard error with the time left. It is removed when the work is done.
 
-    def __init__(self, place: str = ""):
-        self._place = place
+    Parameters
+    ----------
+    prefix
+        Text before the label, such as the number of the job.
+    """
+
+    def __init__(self, prefix: str = ""):
+        self._prefix = prefix
 
     def start(self, total: int, label: str) -> None:
         """Open the bar."""
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        super().start(total, f"{self._prefix} {label}".strip())
 
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.percentage:>3.0f} % {task.fields[message]}"),
-            TimeRemainingColumn(),
+    def _new_bar(self) -> "Progress":
+        from rich import progress
+        from rich.console import Console
+
+        return progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(bar_width=24),
+            progress.TextColumn("{task.percentage:>3.0f} % {task.fields[message]}"),
+            progress.TimeRemainingColumn(),
             console=Console(stderr=True),
             transient=True,
         )
-        self._progress.start()
-        self._task = self._progress.add_task(
-            f"{self._place} {label}".strip(), total=total, message="compiling"
-        )
-
-    def update(self, done: int, message: str) -> None:
-        """Move the bar."""
-        self._progress.update(self._task, completed=done, message=message)
-
-    def close(self) -> None:
-        """Remove the bar."""
-        self._progress.stop()
 
 
 def console() -> "Console":
-    """Standard output, in colour if supported."""
+    """Return a console on standard output, in colour if the terminal supports it."""
     from rich.console import Console
 
     return Console()
 
 
 def complain(message: str) -> None:
-    """One line on standard error."""
+    """Print a message on standard error, in one line that begins with `gpvi:`."""
     typer.echo(f"gpvi: {' '.join(message.split())}", err=True)
 
 
-def _in_words(error: Exception, place: str) -> str:
-    """What went wrong and what to do, in a sentence or two; empty if help was shown instead."""
+def _message(error: Exception, command: str) -> str:
+    """Return what went wrong and what to do about it; nothing if the help was shown instead."""
     if isinstance(error, GPVIError):
         return str(error)
     if isinstance(error, OSError):
         return f"{error}. Check the paths given."
-    misuse = getattr(error, "format_message", None)
-    if misuse is not None:
-        said = misuse().rstrip(".")
-        return said and f"{said} (see {place} --help)."
+    usage_message = getattr(error, "format_message", None)  # of an error by Click
+    if usage_message is not None:
+        text = usage_message().rstrip(".")
+        return text and f"{text} (see {command} --help)."
     return (
         f"unexpected {type(error).__name__}: {error}. Run it again with --debug for the traceback."
     )

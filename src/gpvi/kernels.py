@@ -159,8 +159,8 @@ def chi_squared_median(dim: int) -> float:
 
     Examples
     --------
-    >>> round(gpvi.kernels.chi_squared_median(2), 4)
-    1.3863
+    >>> round(gpvi.kernels.chi_squared_median(2), 3)
+    1.386
     """
     from scipy.stats import chi2
 

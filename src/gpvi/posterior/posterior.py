@@ -160,7 +160,13 @@ class Posterior:
             return self._approximation.particles
 
     def carrier(self) -> Any:
-        """Return the model as the method's `step` holds it, to continue training."""
+        """Return the model as the method's `step` holds it, to continue training.
+
+        Returns
+        -------
+        Any
+            A sampler for a method that trains one by particles, and the model itself for any other.
+        """
         return Sampler(self.model) if isinstance(self.method, AmortizedMethod) else self.model  # pyright: ignore[reportArgumentType]
 
     def with_target(self, target: Target) -> "Posterior":
@@ -583,7 +589,13 @@ class Posterior:
         saving.write(self.saved(), path)
 
     def saved(self) -> saving.Saved:
-        """Return what a file holds: everything but the target."""
+        """Return what a file holds: everything but the target.
+
+        Returns
+        -------
+        gpvi.posterior.saving.Saved
+            The method, the model, the start, the names, the record of training and the auxiliary state.
+        """
         parts = self.method, self.model, self.start, self.names, self.training, self.auxiliary
         return saving.Saved(*parts)
 

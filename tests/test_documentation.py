@@ -4,11 +4,10 @@ import ast
 import importlib
 import re
 import textwrap
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-
-from gpvi.cli import GROUP
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -16,7 +15,9 @@ IDS = [page.name for page in PAGES]
 
 
 def exists(name: str) -> bool:
-    """Whether a dotted name leads from a module to an attribute."""
+    """Whether a dotted name leads from a module to an attribute, or is that of a group of entry points."""
+    if entry_points(group=name):
+        return True
     parts = name.split(".")
     for depth in range(len(parts), 0, -1):
         try:
@@ -42,9 +43,9 @@ def compiled(code: str) -> ast.Module:
 
 
 def mentioned(page: Path) -> set[str]:
-    """The names of this distribution, in the text and in the imports of its code; not files, nor entry points."""
-    names = set(re.findall(r"\bgpvi(?:_paper)?(?:\.[A-Za-z]\w*)+\b(?![-/])", page.read_text()))
-    names = {name for name in names if not name.endswith(".py")} - {GROUP}
+    """The names of this distribution, in the text and in the imports of its code, less those of files."""
+    found = re.findall(r"(?<!\.)\bgpvi(?:_paper)?(?:\.[A-Za-z]\w*)+\b(?![-/])", page.read_text())
+    names = {name for name in found if not name.endswith(".py")}
     for code in blocks(page):
         for node in ast.walk(compiled(code)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gpvi"):

@@ -27,7 +27,7 @@ def structure(function: Callable[..., Any], x: Float[Array, " d"]) -> list[Findi
     """What tracing shows: whether the function can be traced at all, and what it returns."""
     output = traced_output(function, x.size, np.dtype(x.dtype))
     if isinstance(output, Fault):
-        return [Finding("error", *output)]
+        return [Finding("error", output.what, output.remedy)]
     if jnp.finfo(output.dtype).eps > jnp.finfo(x.dtype).eps:
         return [
             Finding(
@@ -72,7 +72,7 @@ def additivity(
     """Whether the log-likelihood is a sum over data: it must double if every datum is repeated."""
     fault = paired_data(log_likelihood, data, x.size, np.dtype(x.dtype))
     if fault is not None:
-        return [Finding("error", *fault)]
+        return [Finding("error", fault.what, fault.remedy)]
     few = jnp.arange(min(size, 8))
 
     def total(indices: Array) -> Array:

@@ -10,7 +10,7 @@ import importlib
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, get_origin
@@ -160,6 +160,15 @@ def test_the_walk_finds_what_is_known():
 def test_what_is_missing_is_found():
     def bare(x): ...
 
+    def wrong():
+        """Say something.
+
+        Examples
+        --------
+        >>> 1 + 1
+        3
+        """
+
     def half(x, y) -> int:
         """Say something.
 
@@ -206,6 +215,8 @@ def test_what_is_missing_is_found():
     assert lacks(bare) == ["a docstring"]
     assert lacks(half) == ["Parameters: y", "Returns", "Examples"]
     assert lacks(full) == []
+    assert differences(Public("here", "full", full)) == ""
+    assert "Expected:\n    3\nGot:\n    2" in differences(Public("here", "wrong", wrong))
     assert lacks(Fields) == ["Parameters: size", "Examples"]
 
 
@@ -229,15 +240,16 @@ def test_examples_print_no_long_floats(one):
 def test_examples_run(one, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
-    assert run(one, print) == 0
+    assert differences(one) == ""
 
 
-def run(one: Public, out: Callable[[str], object]) -> int:
-    """How many lines of the examples of one object print something else."""
+def differences(one: Public) -> str:
+    """Where the examples of one object print something else than they say."""
     names = {"gpvi": gpvi, "jax": jax, "jnp": jnp, "np": np, "key": jax.random.key(0)}
     test = doctest.DocTest(examples(one), names, one.name, None, None, one.text)
-    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
-    return doctest.DocTestRunner(verbose=False, optionflags=flags).run(test, out=out).failed
+    flags, reports = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS, []
+    doctest.DocTestRunner(verbose=False, optionflags=flags).run(test, out=reports.append)
+    return "".join(reports)
 
 
 def main() -> None:

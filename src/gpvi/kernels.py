@@ -360,7 +360,7 @@ class RBF(Kernel):
     Examples
     --------
     >>> x = jnp.array([[0.0], [1.0]])
-    >>> print(gpvi.kernels.RBF(1.0)(x, x).value.round(2))
+    >>> print(np.round(np.asarray(gpvi.kernels.RBF(1.0)(x, x).value), 2))
     [[1.   0.37]
      [0.37 1.  ]]
     """

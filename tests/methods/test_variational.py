@@ -238,7 +238,7 @@ def test_local_reparameterisation_finds_the_mean_field_posterior_with_less_noise
 
 
 def test_local_reparameterisation_is_refused_where_it_is_not_known():
-    with pytest.raises(NotAvailableError, match=r"separate draw for each datum.*local=False"):
+    with pytest.raises(NotAvailableError, match=r"a separate draw for each datum.*local=False"):
         fitted(gpvi.MeanFieldVI(local=True, particles=2), 1)
 
 

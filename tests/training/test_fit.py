@@ -100,11 +100,11 @@ def mistakes():
         ),
         "NumPy": (
             lambda: fit(gpvi.Target(lambda x: -np.sum(np.square(x)), dim=2)),
-            ("NumPy array", "jax.numpy instead of numpy"),
+            ("into a NumPy array", "jax.numpy instead of numpy"),
         ),
         "a choice": (
             lambda: fit(gpvi.Target(lambda x: -x @ x if x[0] > 0 else -2 * x @ x, dim=2)),
-            ("Python number", "jnp.where"),
+            ("boolean conversion", "jnp.where or jax.lax.cond instead of if"),
         ),
         "not finite": (
             lambda: fit(gpvi.Target(lambda x: jnp.log(x).sum(), dim=2)),

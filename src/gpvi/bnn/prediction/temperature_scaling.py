@@ -52,7 +52,7 @@ def temperature_scaled(p: Any, sharpness: float) -> Float[Array, "b c"]:
 
     Examples
     --------
-    >>> print(gpvi.bnn.temperature_scaled([[0.75, 0.25]], 2.0).round(3))
+    >>> print(np.round(np.asarray(gpvi.bnn.temperature_scaled([[0.75, 0.25]], 2.0)), 3))
     [[0.9 0.1]]
     """
     require_positive("sharpness", sharpness, "Take the one that fit_sharpness(p, labels) finds.")
@@ -85,7 +85,7 @@ def fit_sharpness(p: Any, labels: Any) -> float:
     --------
     >>> p = np.tile([[0.7, 0.3]], (100, 1))
     >>> s = gpvi.bnn.fit_sharpness(p, np.arange(100) % 10 == 0)
-    >>> print(gpvi.bnn.temperature_scaled(p, s)[0].round(1))
+    >>> print(np.round(np.asarray(gpvi.bnn.temperature_scaled(p, s))[0], 1))
     [0.9 0.1]
     """
     probabilities, classes = as_numbers(p, "p"), np.asarray(labels)

@@ -369,7 +369,7 @@ def command(words: list[str]) -> None:
         warnings.simplefilter("ignore")
         patch.setattr(running, "_run", lambda *a, **k: [])
         patch.setattr(running, "_prepared", lambda e, *_: e)
-        patch.setattr("gpvi_paper.report.write", lambda *_: "page")
+        patch.setattr("gpvi_paper.report.write", lambda *_, **__: "page")
         patch.setattr(
             userfile, "target", lambda place, dim: userfile._run(userfile.split(place)[0])
         )
@@ -390,6 +390,8 @@ def _stop(*_, **__):
 
 def fuzz_commands(folder: Path, count: int, seed: int) -> Counter:
     mutator, found = Mutator(seed), Counter()
+    folder = folder / "inner"  # so that no `..` finds what other tests have written
+    folder.mkdir()
     (folder / "model.py").write_text("def log_density(x):\n    return -0.5 * x @ x\n")
     (folder / "runs").mkdir()
     with pytest.MonkeyPatch.context() as patch:

@@ -152,6 +152,7 @@ class TestChunks:
         assert posterior.training.interrupted
 
 
+@pytest.mark.slow
 def test_an_expensive_posterior_is_fitted(all_expensive):
     """A bent density by few draws: trusted, with correct moments, and the same for the same key."""
 

@@ -196,7 +196,7 @@ def test_a_streamed_run_is_estimated(files):
     streamed = target(Stream(files), batch_size=16)
     found = gpvi.estimate(streamed, gpvi.SVGD(particles=8), key=jax.random.key(0), steps=100)
     assert found.steps == 100
-    assert found.step_seconds > 0
+    assert np.isfinite(found.step_seconds)
 
 
 def test_a_streamed_target_is_looked_at_before_training(files):

@@ -1,8 +1,9 @@
-r"""Whether Markov chains have converged, and what their draws are worth: pure functions of (chains, draws, d).
+r"""Convergence of Markov chains, R̂ and effective sample sizes: pure functions of arrays (chains, draws, d).
 
-R̂ compares the spread between n-draw chains, B, with that within them, W: √((n − 1)/n + B/W), B the variance of their
-means. Each chain counts as two halves, and draws as the normal scores of their ranks, so that neither a trend nor
-a heavy tail hides; a second R̂, of the draws folded about their median, sees scales that differ, and the larger is told.
+R̂ = √((n − 1)/n + B/W) compares the variance B of the means of chains of n draws with the variance W within them. Each
+chain is split into halves, which reveals trends, and draws are replaced by the normal scores of their ranks, which
+tames heavy tails. A second R̂, of the draws folded about their median, reveals scales that differ; the larger of the two
+is reported.
 
 The effective sample size is cn/τ with τ = 1 + 2Σρ_t. The autocorrelations of successive lags sum to a positive,
 decreasing sequence P_t = ρ_2t + ρ_2t+1 in a reversible chain, so the sum stops at the first P_t < 0 and P is made
@@ -28,7 +29,7 @@ PerCoordinate = Float[np.ndarray, " d"]
 
 
 class Convergence(NamedTuple):
-    """Of each coordinate; NaN where a draw is not finite or all are the same."""
+    """Convergence of each coordinate; NaN if a draw is not finite or all draws are equal."""
 
     rhat: PerCoordinate
     ess_bulk: PerCoordinate
@@ -38,7 +39,7 @@ class Convergence(NamedTuple):
 
 
 def summary(chains: Float[Array | np.ndarray, "c n d"]) -> Convergence:
-    """R̂, bulk and tail ESS, and the error of the mean of each coordinate."""
+    """Return R̂, bulk and tail ESS, and the standard error of the mean, for each coordinate."""
     draws = np.asarray(chains, np.float64)
     if draws.shape[1] < FEWEST_DRAWS:
         raise InputError(
@@ -52,14 +53,14 @@ def summary(chains: Float[Array | np.ndarray, "c n d"]) -> Convergence:
 
 
 def split_rhat(halves: Draws) -> PerCoordinate:
-    """√((n − 1)/n + B/W), of chains that are split already."""
+    """Return √((n − 1)/n + B/W) for chains that have been split."""
     n = halves.shape[1]
     between, within = halves.mean(1).var(0, ddof=1), halves.var(1, ddof=1).mean(0)
     return np.sqrt((n - 1) / n + between / within)
 
 
 def effective_sample_size(halves: Num[np.ndarray, "c n d"]) -> PerCoordinate:
-    """cn/τ; at most cn·log₁₀(cn), where the chains are antithetic."""
+    """Return cn/τ, limited to cn·log₁₀(cn) for antithetic chains."""
     chains, n, _ = halves.shape
     rho = _autocorrelations(halves)[: 2 * ((n - 1) // 2)]
     pairs = rho[0::2] + rho[1::2]
@@ -92,7 +93,7 @@ def _summary_of_some(draws: Draws) -> Convergence:
 
 
 def _split(draws: Draws) -> Float[np.ndarray, "h m d"]:
-    """Each chain as two; the middle draw of an odd number is left out."""
+    """Split each chain into two; the middle draw of an odd number is left out."""
     half = draws.shape[1] // 2
     return np.concatenate([draws[:, :half], draws[:, -half:]])
 

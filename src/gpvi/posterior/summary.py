@@ -19,13 +19,16 @@ SHOWN = 40
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """One row for each number that a draw holds; `str` of it is a table.
+    """What `Posterior.summary` returns: one row per number that a draw holds; printed, it is a table.
 
-    Attributes
+    Parameters
     ----------
-    names: of the rows, `theta[0,1]` for an entry of an array.
-    columns: mean, sd and quantiles, of Markov chains also R̂ and the effective number of draws.
-    draws: how many were taken.
+    names
+        The names of the rows, such as `theta[0,1]` for an entry of an array.
+    columns
+        Mean, sd and quantiles by name, each with one value per row; Markov chains also have R̂ and ESS.
+    draws
+        The number of draws.
     """
 
     names: tuple[str, ...]
@@ -33,7 +36,7 @@ class Summary:
     draws: int
 
     def __getitem__(self, name: str) -> dict[str, float]:
-        """The row of one quantity."""
+        """Return the row of one quantity, by its name."""
         if name not in self.names:
             raise InputError(
                 f"there is no row {name!r}; .names has the {len(self.names)} there are."
@@ -82,7 +85,7 @@ def summarise(
 
 
 def aligned(rows: Sequence[Sequence[str]], left: tuple[int, ...] = (0,)) -> list[str]:
-    """Lines of a table: the columns `left` begin at one place, all others end at one."""
+    """Return the lines of a table; the columns in `left` are left-aligned, all others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -94,7 +97,7 @@ def aligned(rows: Sequence[Sequence[str]], left: tuple[int, ...] = (0,)) -> list
 
 
 def _places(sd: float) -> str:
-    """The format with as many places as give the standard deviation three digits."""
+    """Return a number format that shows three digits of the standard deviation."""
     if not 1e-4 <= sd < 1e5:
         return "{:.4g}"
     return f"{{:.{max(0, 2 - math.floor(math.log10(sd)))}f}}"

@@ -18,6 +18,8 @@ COMPUTING = "--xla_backend_optimization_level=1"
 """For tests that take minutes."""
 COMPILING = "--xla_backend_optimization_level=0"
 """For tests that compile much and compute little."""
+MOST_REGIONS = 30_000
+"""Of memory, mapped by compiled programs, after which they are forgotten; each program takes several."""
 OLDER_EMITTERS = "--xla_cpu_use_fusion_emitters=false"
 """Slower code, sooner: with it such tests take half of their time."""
 
@@ -102,6 +104,16 @@ def pytest_collection_finish():
 def hasty():
     """An environment for processes that compile much and compute little."""
     return os.environ | {"XLA_FLAGS": in_haste()}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_programs():
+    """Forget compiled programs before they fill the process: Linux ends one with 65,530 mapped regions."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_REGIONS:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture

@@ -206,15 +206,14 @@ def fit_seeds(
     --------
     >>> def log_likelihood(mean, x):
     ...     return -0.5 * (x - mean[0]) ** 2
-    >>> targets = [
-    ...     gpvi.Target(
-    ...         log_likelihood=log_likelihood, log_prior=lambda x: -0.5 * x @ x, data=data, dim=1
-    ...     )
-    ...     for data in np.random.default_rng(0).normal(size=(3, 20))
-    ... ]
-    >>> posteriors = gpvi.fit_seeds(targets[:1] * 2, gpvi.SVGD(), key=key, steps=50, progress=False)
+    >>> def log_prior(mean):
+    ...     return -0.5 * mean @ mean
+    >>> options = {"log_likelihood": log_likelihood, "log_prior": log_prior, "dim": 1}
+    >>> data = np.random.default_rng(0).normal(size=(3, 20))
+    >>> targets = [gpvi.Target(data=each, **options) for each in data]
+    >>> posteriors = gpvi.fit_seeds(targets, gpvi.SVGD(), key=key, steps=50, progress=False)
     >>> len(posteriors)
-    2
+    3
     """
     inits = [init] * len(targets) if init is None or isinstance(init, str) else list(init)
     if len(inits) != len(targets):

@@ -20,7 +20,7 @@ LAYERS = (
     {"_compute", "_inputs", "specs", "progress", "cache", "persistence"},
     {"parallel"},
     {"targets", "kernels", "metrics"},
-    {"generators"},
+    {"exploration", "generators"},
     {"solvers"},
     {"directions"},
     {"methods"},

@@ -68,6 +68,7 @@ EXAMPLES: list[Any] = [
     gpvi.DeepEnsemble(3, 0.2),
     gpvi.HMC(2, 30, 40, 3, 0.1, acceptance=0.4, leapfrogs=5, jitter=0.2),
     gpvi.NUTS(2, 30, 40, 3, acceptance=0.45, mass="dense", max_doublings=5),
+    gpvi.SMC(3, 20, 0.4, 50),
     gpvi.GPVI(Residual(1), "functional", Helper(9), OnNoise("full"), 11, 1, learning_rate=0.1),
     gpvi.SVGD(particles=7, learning_rate=0.3, kernel=IMQ(2.0)),
     gpvi.GFSD(particles=7, learning_rate=0.3, kernel="imq"),

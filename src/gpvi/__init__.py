@@ -21,6 +21,7 @@ from gpvi.methods import GPVI as GPVI
 from gpvi.methods import HMC as HMC
 from gpvi.methods import KSD as KSD
 from gpvi.methods import NUTS as NUTS
+from gpvi.methods import SMC as SMC
 from gpvi.methods import SVGD as SVGD
 from gpvi.methods import AmortizedGFSD as AmortizedGFSD
 from gpvi.methods import AmortizedGFSF as AmortizedGFSF

@@ -220,10 +220,10 @@ def require_key(key: Any) -> None:
         raise InputError(f"key is {key!r}; pass one JAX key, such as jax.random.key({seed}).")
 
 
-def require_count(name: str, value: Any, remedy: str) -> None:
-    """Refuse anything but an integer ≥ 1."""
-    if not is_whole(value) or value < 1:
-        raise InputError(f"{name} is {value!r}; it must be a whole number ≥ 1. {remedy}")
+def require_count(name: str, value: Any, remedy: str, *, least: int = 1) -> None:
+    """Refuse anything but an integer ≥ 1, or ≥ `least`."""
+    if not is_whole(value) or value < least:
+        raise InputError(f"{name} is {value!r}; it must be a whole number ≥ {least}. {remedy}")
 
 
 def to_json(value: Any) -> Any:

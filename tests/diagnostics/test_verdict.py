@@ -21,7 +21,8 @@ FINE = ImportanceSummary(4_000, 0.95, 0.3, 0.01, 0.02, 0.0, 0.0, "exact")
     ("changes", "level", "word"),
     [
         ({}, "good", "fits"),
-        ({"missing": None}, "good", "never visited"),
+        ({"missing": None}, "good", "fits"),
+        ({"explored": False}, "not explored", "never visit"),
         ({"density": "invalid"}, "do not trust", "folds"),
         ({"rejected": 0.1}, "do not trust", "10.0%"),
         ({"rejected": 0.1}, "do not trust", "bounded coordinate, or use dtype='float64'"),

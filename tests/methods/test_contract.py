@@ -105,6 +105,9 @@ ROWS = {
     ),
     "hmc": Row(gpvi.HMC(**CHAINS, leapfrogs=8), Bounds(0.15, 0.2), Bounds(0.15, 0.7), steps=None),
     "nuts": Row(gpvi.NUTS(**CHAINS), Bounds(0.15, 0.2), Bounds(0.15, 0.5), steps=None),
+    "smc": Row(
+        gpvi.SMC(islands=4, particles=250), Bounds(0.15, 0.3), Bounds(0.25, 0.6), steps=None
+    ),
 }
 every_method = pytest.mark.parametrize("name", ROWS)
 PROMPT = ("gpvi", "mean-field-vi", "svgd")

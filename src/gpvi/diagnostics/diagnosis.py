@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpvi.diagnostics import mcmc, stein, verdict
+from gpvi.diagnostics import mcmc, stein, verdict, witness
 from gpvi.diagnostics.folding import conditioning, fold_fraction
 from gpvi.diagnostics.importance import (
     Weighting,
@@ -32,9 +32,11 @@ from gpvi.diagnostics.verdict import (
     RELIABLE_K_HAT,
     Verdict,
 )
+from gpvi.diagnostics.witness import Witness
+from gpvi.exploration.search import Exploration, log_mean
 from gpvi.generators import Preconditioned
 from gpvi.generators.noise import standard_normal
-from gpvi.methods.carriers import Chains, Particles
+from gpvi.methods.carriers import Chains, Particles, Population
 from gpvi.targets.coordinates import Whitened
 from gpvi.targets.density import scores
 
@@ -59,7 +61,7 @@ class Diagnosis:
     elbo, elbo_se
         A lower bound on log Z, and its standard error.
     log_evidence, log_evidence_se
-        log Z by importance sampling from q, and its standard error.
+        log Z by importance sampling from q, or by islands of particles, and its standard error.
     effective_share
         The effective sample size of the importance weights, as a share of the draws; 1 if q = p.
     k_hat
@@ -83,8 +85,13 @@ class Diagnosis:
         The smallest and the largest −E[(x_i − m_i) s_i], in the coordinates of training; 1 if the spread is right.
     discrepancy, discrepancy_p
         The kernel Stein discrepancy, and the p-value of its test.
-    rhat, ess, divergences
-        Of chains: the largest R̂, the smallest effective sample size (bulk and tail), and the number of divergences.
+    rhat
+        Of chains and of islands: the largest R̂.
+    ess, divergences
+        Of chains: the smallest effective sample size (bulk and tail), and the number of divergences.
+    explored
+        What independent islands say: their log Z, whether they are healthy, and what they found that the draws miss.
+        None where the posterior could not be explored.
     notes
         What training reported.
     """
@@ -110,6 +117,7 @@ class Diagnosis:
     rhat: float | None = None
     ess: float | None = None
     divergences: int | None = None
+    explored: Witness | None = None
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -121,13 +129,15 @@ class Diagnosis:
     def _rows(self) -> Iterator[tuple[str, str, str] | None]:
         if self.elbo is not None:
             yield "ELBO", f"{self.elbo:.4f} ± {self.elbo_se:.4f}", "a lower bound on log evidence"
+        if self.log_evidence is not None:
             yield (
                 "log evidence",
                 f"{self.log_evidence:.4f} ± {self.log_evidence_se:.4f}",
-                "by importance sampling",
+                "by its islands" if self.k_hat is None else "by importance sampling",
             )
+        if self.k_hat is not None:
             yield "importance ESS", f"{self.effective_share:.3f} of {self.draws}", "1 if q = p"
-            words = _k_hat_in_words(self.k_hat or 0.0, self.effective_share or 0.0)
+            words = _k_hat_in_words(self.k_hat, self.effective_share or 0.0)
             yield "k̂", f"{self.k_hat:.2f}", words
         if self.weighting is not None:
             moved = f"{self.weighting.mean_shift:.3f} sd, {math.expm1(self.weighting.log_spread_shift):.1%}"
@@ -136,8 +146,23 @@ class Diagnosis:
             yield (
                 "found missing",
                 f"{self.missing:.1%}",
-                "of the posterior; a mode that no draw has visited cannot be detected",
+                "of the posterior, by other estimates of its evidence",
             )
+        if self.explored is not None:
+            yield (
+                "explored log evidence",
+                f"{self.explored.log_evidence:.4f} ± {self.explored.se:.4f}",
+                f"by independent islands of particles, with {self.explored.gradients:,} gradients"
+                if self.explored.healthy
+                else "by islands that could not follow everywhere: they do not count against the draws",
+            )
+            yield (
+                "explored, unseen",
+                f"{self.explored.unseen:.1%}",
+                "of the posterior, found by islands and hardly visited by the draws",
+            )
+            if self.explored.eubo is not None:
+                yield "EUBO", f"{self.explored.eubo:.4f}", "an upper bound on log evidence"
         if self.fold is not None:
             yield "fold fraction", f"{self.fold:.3f}", f"densities are {self.density}"
             yield (
@@ -163,7 +188,8 @@ class Diagnosis:
                 "a small p: these are not independent draws of the posterior",
             )
         if self.rhat is not None:
-            yield "R̂", f"{self.rhat:.3f}", "1 if the chains agree"
+            yield "R̂", f"{self.rhat:.3f}", "1 if chains or islands agree"
+        if self.ess is not None:
             yield (
                 "ESS of the chains",
                 f"{self.ess:.0f}",
@@ -208,6 +234,7 @@ def diagnose_generator(
     generator: Preconditioned,
     density: Whitened,
     initial: InitialEvidence | None,
+    exploration: Exploration | None,
     notes: tuple[str, ...],
     draws: int,
     *,
@@ -220,12 +247,20 @@ def diagnose_generator(
     moments = weighting(drawn.x, log_weights)
     fold = float(fold_fraction(drawn.sign))
     kind = "exact" if generator.injective else ("unverified" if fold == 0 else "invalid")
+    heard = (
+        None
+        if exploration is None
+        else witness.hear(exploration, generator, summary, density.dtype)
+    )
     missing = missing_mass(
         summary,
         wide_gaussian_evidence(density, key=wide_key),
         None if initial is None else initial.reference(density),
+        witness.evidence_of(exploration),
         dtype=density.dtype,
     )
+    if heard is not None:
+        missing = max(missing or 0.0, heard.unseen)
     u = jax.vmap(density.affine.inverse)(drawn.x[: stein.POINTS])
     score = _scores(density, u)
     judged = verdict.of_density(
@@ -239,6 +274,7 @@ def diagnose_generator(
             summary.rejected,
             kind,
             _fall(density, u, score),
+            explored=heard is not None,
         )
     )
     z = standard_normal(generator, min(draws, CONDITIONED), key=condition_key)
@@ -249,6 +285,7 @@ def diagnose_generator(
         density=kind,
         missing=missing,
         weighting=moments,
+        explored=heard,
         notes=notes,
         **summary._asdict(),
         **_stein_checks(u, score, stein_key),
@@ -258,38 +295,96 @@ def diagnose_generator(
 def diagnose_particles(
     particles: Particles,
     density: Whitened,
+    exploration: Exploration | None,
     notes: tuple[str, ...],
     draws: int,
     *,
     key: PRNGKeyArray,
 ) -> Diagnosis:
     """Diagnose particles by the score at `draws` of them."""
+    heard = _heard(particles, density, exploration)
     checks = _checked_by_score(particles, density, draws, key=key)
     judged = verdict.of_particles(
         checks.get("stein_mean"),
         checks.get("stein_spread"),
         checks.get("discrepancy_p"),
         density.dim,
+        0.0 if heard is None else heard.unseen,
     )
-    return Diagnosis(len(particles.drawn), judged, notes=notes, **checks)
+    return Diagnosis(len(particles.drawn), judged, explored=heard, notes=notes, **checks)
+
+
+def diagnose_population(
+    population: Population,
+    density: Whitened,
+    exploration: Exploration | None,
+    notes: tuple[str, ...],
+    draws: int,
+    *,
+    key: PRNGKeyArray,
+) -> Diagnosis:
+    """Diagnose islands of particles by their agreement, and by the score at `draws` of them."""
+    heard = _heard(population, density, exploration)
+    checks = _checked_by_score(population, density, draws, key=key)
+    log_z = np.asarray(population.log_evidence, np.float64)
+    log_evidence, error = log_mean(log_z)
+    rhat = float(np.max(mcmc.summary(population.by_island()).rhat))
+    arrived = bool((population.temperature >= 1).all())
+    judged = verdict.of_islands(
+        arrived,
+        error,
+        rhat,
+        checks.get("stein_mean"),
+        checks.get("discrepancy_p"),
+        0.0 if heard is None else heard.unseen,
+    )
+    return Diagnosis(
+        len(population.drawn),
+        judged,
+        log_evidence=log_evidence,
+        log_evidence_se=error,
+        rhat=rhat,
+        explored=heard,
+        notes=notes,
+        **checks,
+    )
 
 
 def diagnose_chains(
-    chains: Chains, density: Whitened, notes: tuple[str, ...], draws: int, *, key: PRNGKeyArray
+    chains: Chains,
+    density: Whitened,
+    exploration: Exploration | None,
+    notes: tuple[str, ...],
+    draws: int,
+    *,
+    key: PRNGKeyArray,
 ) -> Diagnosis:
     """Diagnose Markov chains by R̂, ESS and divergences, and by the score at `draws` of their draws."""
     convergence = mcmc.summary(chains.by_chain(chains.drawn))
     rhat = float(np.max(convergence.rhat))
     ess = float(np.min([convergence.ess_bulk, convergence.ess_tail]))
+    heard = _heard(chains, density, exploration)
+    unseen = 0.0 if heard is None else heard.unseen
     return Diagnosis(
         len(chains.drawn),
-        verdict.of_chains(rhat, ess, chains.divergences),
+        verdict.of_chains(rhat, ess, chains.divergences, unseen, explored=heard is not None),
+        explored=heard,
         rhat=rhat,
         ess=ess,
         divergences=chains.divergences,
         notes=notes,
         **_checked_by_score(chains, density, draws, key=key),
     )
+
+
+def _heard(
+    particles: Particles, density: Whitened, exploration: Exploration | None
+) -> Witness | None:
+    """What the islands say about a fixed set of draws."""
+    if exploration is None:
+        return None
+    draws = jax.vmap(density.affine)(particles.drawn)
+    return witness.hear_points(exploration, np.asarray(draws, np.float64))
 
 
 def _checked_by_score(

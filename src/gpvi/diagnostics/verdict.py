@@ -1,14 +1,18 @@
-"""The verdict on a posterior: good, no fault seen, usable with importance weights, or do not trust.
+"""The verdict on a posterior: good, not explored, no fault seen, usable with importance weights, or do not trust.
 
 All thresholds are here. The rules look for a reason to doubt, the gravest first. "Good" requires exact densities, or
-chains that have mixed, and that weighting moves no mean by more than a tenth of a standard deviation.
+chains that have mixed; that weighting moves no mean by more than a tenth of a standard deviation; and that islands of
+particles, which explored the posterior by themselves, found nothing else. Where nothing could be explored, the level
+says so.
 """
 
 import math
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-Level = Literal["good", "usable with importance weights", "no fault seen", "do not trust"]
+Level = Literal[
+    "good", "not explored", "usable with importance weights", "no fault seen", "do not trust"
+]
 
 GOOD_K_HAT, RELIABLE_K_HAT, HOPELESS_K_HAT = 0.5, 0.7, 1.0
 """Tail index of importance weights: finite variance, usable after smoothing, no finite mean (Vehtari et al. 2024)."""
@@ -30,12 +34,21 @@ LEAST_FALL = math.log(FAR)
 """A density that falls like 1/r, or less, has no integral along its line."""
 TRUSTED_RHAT, DOUBTFUL_RHAT = 1.01, 1.05
 TRUSTED_ESS = 400
+LARGEST_EVIDENCE_ERROR = 0.1
+"""Nats: islands whose log Z is less certain disagree."""
 NARROW, WIDE = 0.8, 1.25
 """Spread of the draws over that of the posterior, by Stein's identity, between which particles are believed."""
 MEAN_ERRORS = 4.0
 """Standard errors of the mean score beyond which a mean is wrong; particles at rest have 0."""
 RULED_OUT = 0.01
 """Below this p-value of the kernel Stein test the draws are not the posterior's."""
+
+
+UNEXPLORED = (
+    "Nothing but its own draws speaks for it: a mode that they never visit would not be seen, and this posterior is "
+    "too large or too expensive to be explored. Compare fits with other keys and starts."
+)
+"""What to do where no second witness can be heard."""
 
 
 class Verdict(NamedTuple):
@@ -65,6 +78,8 @@ class ImportanceSummary(NamedTuple):
     density: str
     fall: float | None = None
     """By how many nats log p falls from the draws to `FAR` times as far out, along its flattest line, if measured."""
+    explored: bool = True
+    """Whether independent islands explored the posterior."""
 
 
 def of_density(summary: ImportanceSummary) -> Verdict:
@@ -139,19 +154,31 @@ def _of_density(summary: ImportanceSummary) -> Iterator[Verdict]:
             f"k̂ = {summary.k_hat:.2f})",
             "Use resample(n, key=…), or train longer.",
         )
-    yield Verdict(
-        "good",
+    fits = (
         f"q fits p (effective share {summary.effective_share:.2f}, k̂ = {summary.k_hat:.2f}), and weighting moves no "
         f"mean by more than {summary.mean_shift:.2g} sd, no spread by more than "
-        f"{math.expm1(summary.log_spread_shift):.0%}",
-        ""
-        if summary.missing is not None
-        else "Nothing but its own draws speaks for it: a mode never visited would not be summary.",
+        f"{math.expm1(summary.log_spread_shift):.0%}"
     )
+    if not summary.explored:
+        yield Verdict("not explored", f"where it draws, {fits}", UNEXPLORED)
+    yield Verdict("good", fits)
 
 
-def of_chains(rhat: float, ess: float, divergences: int) -> Verdict:
-    """Judge Markov chains."""
+def of_chains(
+    rhat: float,
+    ess: float,
+    divergences: int,
+    unseen: float = 0.0,
+    *,
+    explored: bool = True,
+) -> Verdict:
+    """Judge Markov chains; `unseen` is the share of the posterior in modes that exploration found and they did not."""
+    if unseen:
+        return Verdict(
+            "do not trust",
+            f"the chains miss modes that hold about {unseen:.0%} of the posterior",
+            "Look at posterior.modes(), and run gpvi.SMC, which weighs modes that are far apart.",
+        )
     if not rhat <= DOUBTFUL_RHAT:
         return Verdict(
             "do not trust",
@@ -170,7 +197,10 @@ def of_chains(rhat: float, ess: float, divergences: int) -> Verdict:
             f"R̂ = {rhat:.3f} and {ess:.0f} effective draws are too few to be sure",
             "Run more draws.",
         )
-    return Verdict("good", f"R̂ = {rhat:.3f}, {ess:.0f} effective draws, no divergences")
+    mixed = f"R̂ = {rhat:.3f}, {ess:.0f} effective draws, no divergences"
+    if not explored:
+        return Verdict("not explored", f"where they went, the chains agree: {mixed}", UNEXPLORED)
+    return Verdict("good", mixed)
 
 
 def of_particles(
@@ -178,44 +208,87 @@ def of_particles(
     stein_spread: tuple[float, float] | None,
     p_value: float | None,
     dim: int,
+    unseen: float = 0.0,
 ) -> Verdict:
     """Judge particles, whose draws have neither a density nor chains."""
+    return next(_of_particles(stein_mean, stein_spread, p_value, dim, unseen))
+
+
+def _of_particles(
+    stein_mean: float | None,
+    stein_spread: tuple[float, float] | None,
+    p_value: float | None,
+    dim: int,
+    unseen: float,
+) -> Iterator[Verdict]:
+    if unseen:
+        yield Verdict(
+            "do not trust",
+            f"the particles miss modes that hold about {unseen:.0%} of the posterior",
+            "Look at posterior.modes(), use more particles, or run gpvi.SMC.",
+        )
     if stein_mean is None or stein_spread is None or p_value is None:
-        return Verdict(
+        yield Verdict(
             "do not trust",
             "the score is not finite at the particles",
             "Look at target.debug().",
         )
+        return
     narrowest, widest = stein_spread
     if not stein_mean <= MEAN_ERRORS:
-        return Verdict(
+        yield Verdict(
             "do not trust",
             f"the mean score is {stein_mean:.0f} standard errors from 0 in some coordinate: the particles are not "
             "where the posterior is",
             "Train longer, or start closer.",
         )
     if narrowest < NARROW:
-        return Verdict(
+        yield Verdict(
             "do not trust",
             f"the particles have {narrowest:.0%} of the spread of the posterior in some coordinate: their variance "
             f"has collapsed, as kernel methods' does in {dim} dimensions",
             "Use many more particles, or GPVI, whose spread does not depend on their number.",
         )
     if widest > WIDE:
-        return Verdict(
+        yield Verdict(
             "do not trust",
             f"the particles are {widest:.2f} times too wide in some coordinate",
             "Train longer, or start closer.",
         )
     if p_value < RULED_OUT:
-        return Verdict(
+        yield Verdict(
             "do not trust",
             f"the kernel Stein test has p = {p_value:.3f}: draws of the posterior would not lie like this",
             "Train longer, with more particles, or use GPVI.",
         )
-    return Verdict(
+    yield Verdict(
         "no fault seen",
         f"spreads fit to {max(1 - narrowest, widest - 1):.0%}, kernel Stein test p = {p_value:.2f}; "
         "without a density nothing more can be checked",
         "GPVI gives draws whose densities are known.",
     )
+
+
+def of_islands(
+    arrived: bool,
+    error: float,
+    rhat: float,
+    stein_mean: float | None,
+    p_value: float | None,
+    unseen: float = 0.0,
+) -> Verdict:
+    """Judge islands of particles by their agreement on log Z (its standard error) and R̂, and by the score."""
+    doubt = None
+    if not arrived:
+        doubt = "the islands have not arrived at the posterior"
+    elif unseen:
+        doubt = f"the particles miss modes that hold about {unseen:.0%} of the posterior"
+    elif error > LARGEST_EVIDENCE_ERROR or not rhat <= DOUBTFUL_RHAT:
+        doubt = f"the islands disagree: log Z has a standard error of {error:.2f}, R̂ = {rhat:.2f}"
+    elif stein_mean is None or p_value is None or stein_mean > MEAN_ERRORS or p_value < RULED_OUT:
+        doubt = "by the score, draws of the posterior would not lie like these particles"
+    if doubt is not None:
+        return Verdict(
+            "do not trust", doubt, "Use more particles, more temperatures, or a larger kept_share."
+        )
+    return Verdict("good", f"the islands agree: log Z to ± {error:.2g}, R̂ = {rhat:.3f}")

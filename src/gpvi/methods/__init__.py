@@ -1,7 +1,7 @@
 """Methods: frozen specifications with `init` and `step`, which `gpvi.fit` compiles and repeats.
 
-May import: `targets`, `generators`, `solvers`, `directions` and all below them. Start reading at `base.py` (the
-contract), then `gpvi.py` (Algorithm 1).
+May import: `targets`, `exploration`, `generators`, `solvers`, `directions` and all below them. Start reading at
+`base.py` (the contract), then `gpvi.py` (Algorithm 1).
 """
 
 from gpvi.methods.base import About as About
@@ -27,6 +27,7 @@ from gpvi.methods.particle import ParticleMethod as ParticleMethod
 from gpvi.methods.pathfinder import Pathfinder as Pathfinder
 from gpvi.methods.schedules import decaying as decaying
 from gpvi.methods.schedules import decaying_adam as decaying_adam
+from gpvi.methods.smc import SMC as SMC
 from gpvi.methods.variational import FullRankVI as FullRankVI
 from gpvi.methods.variational import MeanFieldVI as MeanFieldVI
 from gpvi.methods.variational import NormalizingFlow as NormalizingFlow
@@ -48,5 +49,6 @@ METHODS: tuple[type[Method], ...] = (
     DeepEnsemble,
     HMC,
     NUTS,
+    SMC,
 )
 """The library's methods, in the order of the table in docs/choosing.md."""

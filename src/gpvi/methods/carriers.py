@@ -112,6 +112,38 @@ class Chains(Particles):
         return int(self.divergent[: int(self.kept) * self.chains].sum())
 
 
+class Population(Particles):
+    """The particles of several islands, one island after the other, which weigh as much as their estimates of Z.
+
+    Parameters
+    ----------
+    log_evidence
+        log Z as each island estimates it.
+    temperature
+        How far each island has come: 1 at the posterior.
+    """
+
+    log_evidence: Float[Array, " k"]
+    temperature: Float[Array, " k"]
+    placement: ClassVar[Literal["rows", "replicated"]] = "replicated"
+
+    @property
+    def drawn(self) -> Float[Array, "m d"]:
+        """As many rows as there are particles, each island's by its weight: some are repeated, others left out."""
+        log_z = np.asarray(self.log_evidence, np.float64)
+        weights = np.exp(log_z - log_z.max())
+        rows, islands = len(self.positions), len(log_z)
+        size = rows // islands
+        ends = np.round(rows * np.cumsum(weights) / weights.sum()).astype(int)
+        counts = np.diff(ends, prepend=0)
+        chosen = [i * size + np.arange(n) % size for i, n in enumerate(counts)]
+        return self.positions[np.concatenate(chosen)]
+
+    def by_island(self) -> Float[Array, "k n d"]:
+        """The particles with a first axis for the islands."""
+        return self.positions.reshape(len(self.log_evidence), -1, self.positions.shape[-1])
+
+
 class Sampler(eqx.Module):
     """A generator and its noise: x_i = f_θ(z_i), z_i ~ N(0, I)."""
 

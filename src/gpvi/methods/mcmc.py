@@ -149,6 +149,11 @@ class MarkovChains(Method):
         progress = Progress(jnp.zeros((), jnp.int32), walkers, self._untuned(target))
         return State(Learner.start(table, optimizer, target.dtype), progress)
 
+    def moved(self, state: State, target: Density, x: Float[Array, "c d"]) -> State:
+        """Return the first state with the chains at other points, in the coordinates of `target`."""
+        walkers = _walkers_at(target, x)
+        return state._replace(auxiliary=state.auxiliary._replace(walkers=walkers))
+
     def step(
         self,
         target: Density,

@@ -17,12 +17,14 @@ from gpvi.diagnostics.diagnosis import (
     diagnose_chains,
     diagnose_generator,
     diagnose_particles,
+    diagnose_population,
 )
 from gpvi.diagnostics.importance import draw_weighted
 from gpvi.diagnostics.missing_mass import InitialEvidence
 from gpvi.errors import NotAvailableError
+from gpvi.exploration.search import Exploration
 from gpvi.generators import AbstractGenerator, Preconditioned
-from gpvi.methods.carriers import Chains, Particles
+from gpvi.methods.carriers import Chains, Particles, Population
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.targets.target import Target
 
@@ -77,6 +79,7 @@ class Approximation(ABC):
         self,
         density: Whitened,
         initial: InitialEvidence | None,
+        exploration: Exploration | None,
         notes: tuple[str, ...],
         draws: int,
         *,
@@ -128,8 +131,10 @@ class FromGenerator(Approximation):
         drawn = draw_weighted(target, self.generator, n, key=key)
         return ExportedDraws(drawn.x, drawn.log_p, drawn.log_q)
 
-    def diagnose(self, density, initial, notes, draws, *, key) -> Diagnosis:
-        return diagnose_generator(self.generator, density, initial, notes, draws, key=key)
+    def diagnose(self, density, initial, exploration, notes, draws, *, key) -> Diagnosis:
+        return diagnose_generator(
+            self.generator, density, initial, exploration, notes, draws, key=key
+        )
 
     def require_density(self, what: str) -> Preconditioned:
         return self.generator
@@ -171,8 +176,17 @@ class FromParticles(Approximation):
         x = self.particles[thinned(self.size, 1, n)]
         return ExportedDraws(x, sampling.log_densities(target, x))
 
-    def diagnose(self, density, initial, notes, draws, *, key) -> Diagnosis:
-        return diagnose_particles(self.model, density, notes, draws, key=key)
+    def diagnose(self, density, initial, exploration, notes, draws, *, key) -> Diagnosis:
+        return diagnose_particles(self.model, density, exploration, notes, draws, key=key)
+
+
+class FromPopulation(FromParticles):
+    """The particles of several islands."""
+
+    model: Population
+
+    def diagnose(self, density, initial, exploration, notes, draws, *, key) -> Diagnosis:
+        return diagnose_population(self.model, density, exploration, notes, draws, key=key)
 
 
 class FromChains(FromParticles):
@@ -190,8 +204,8 @@ class FromChains(FromParticles):
             chains=self.model.chains,
         )
 
-    def diagnose(self, density, initial, notes, draws, *, key) -> Diagnosis:
-        return diagnose_chains(self.model, density, notes, draws, key=key)
+    def diagnose(self, density, initial, exploration, notes, draws, *, key) -> Diagnosis:
+        return diagnose_chains(self.model, density, exploration, notes, draws, key=key)
 
     def by_chain(
         self, rows: Float[Array | np.ndarray, "m d"]
@@ -203,6 +217,8 @@ def approximation(name: str, model: Model, affine: Affine) -> Approximation:
     """Return what a trained model is to a posterior; `affine` leads from its coordinates to the target's."""
     if isinstance(model, Chains):
         return FromChains(name, model, affine)
+    if isinstance(model, Population):
+        return FromPopulation(name, model, affine)
     if isinstance(model, Particles):
         return FromParticles(name, model, affine)
     return FromGenerator(name, Preconditioned(model, affine))

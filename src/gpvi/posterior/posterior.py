@@ -22,6 +22,8 @@ from gpvi.diagnostics.importance import (
 )
 from gpvi.diagnostics.verdict import FEWEST_DRAWS, RELIABLE_K_HAT
 from gpvi.errors import InputError, NotAvailableError, ReliabilityWarning, warn
+from gpvi.exploration.modes import Modes, tabulated
+from gpvi.exploration.search import Exploration, once_explored
 from gpvi.generators import Preconditioned
 from gpvi.methods import Method
 from gpvi.methods.base import State
@@ -76,6 +78,7 @@ class Posterior:
         training: Training,
         target: Target | None = None,
         auxiliary: PyTree = None,
+        explored: Callable[[], Exploration | None] | None = None,
     ):
         self.method = method
         self.model = model
@@ -84,12 +87,19 @@ class Posterior:
         self.training = training
         self.target = target
         self.auxiliary = auxiliary
+        self._explored = explored
         self.dim = self.affine.location.shape[0]
         self.dtype = np.dtype(self.affine.location.dtype)
 
     @classmethod
     def from_training(
-        cls, method: Method, target: Target, start: Start, state: State, training: Training
+        cls,
+        method: Method,
+        target: Target,
+        start: Start,
+        state: State,
+        training: Training,
+        explored: Callable[[], Exploration | None] | None = None,
     ) -> "Posterior":
         """Make the posterior of a finished training state.
 
@@ -107,14 +117,24 @@ class Posterior:
         """
         model = state.learner.model
         model = model.generator if isinstance(model, Sampler) else model
-        return cls(method, model, start, lambda: target.names, training, target, state.auxiliary)
+        return cls(
+            method,
+            model,
+            start,
+            lambda: target.names,
+            training,
+            target,
+            state.auxiliary,
+            explored,
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what may hold functions, so that copies can be sent to other processes.
 
-        These are the target, and what a solver or critic had learned, which a saved posterior keeps.
+        These are the target, its exploration, and what a solver or critic had learned, which a saved posterior keeps.
         """
-        return self.__dict__ | {"_names": self.names, "target": None, "auxiliary": None}
+        without = {"target": None, "auxiliary": None, "_explored": None}
+        return self.__dict__ | {"_names": self.names} | without
 
     def __repr__(self) -> str:
         done, planned = self.training.steps, self.training.planned
@@ -345,7 +365,53 @@ class Posterior:
         density = Whitened(self._require_target("diagnose"), self.affine)
         initial, notes = self.start.evidence, self.training.notes
         with self._precision():
-            return self._approximation.diagnose(density, initial, notes, draws, key=key)
+            found = self._exploration(density, key)
+            return self._approximation.diagnose(density, initial, found, notes, draws, key=key)
+
+    def modes(self, *, key: PRNGKeyArray) -> Modes:
+        """List the modes of the posterior that independent islands of particles found, whether it is drawn from or not.
+
+        Parameters
+        ----------
+        key
+            A JAX random key, for the exploration; not used if training has already explored the posterior.
+
+        Returns
+        -------
+        gpvi.exploration.modes.Modes
+            Of each mode its share with a standard error, mean, standard deviation, highest log p, the number of
+            islands that found it, and whether it mirrors or permutes another. It prints as a table.
+
+        Raises
+        ------
+        gpvi.errors.NotAvailableError
+            If the posterior has no target, or is too large or too expensive to be explored.
+
+        Examples
+        --------
+        >>> target = gpvi.Target(
+        ...     lambda x: jnp.logaddexp(-0.5 * (x[0] - 9) ** 2, -0.5 * (x[0] + 9) ** 2), dim=1
+        ... )
+        >>> posterior = gpvi.fit(target, gpvi.SVGD(), steps=10, key=key, progress=False)
+        >>> len(posterior.modes(key=key))
+        2
+        """
+        density = Whitened(self._require_target("modes"), self.affine)
+        with self._precision():
+            found = self._exploration(density, key)
+        if found is None:
+            raise NotAvailableError(
+                "modes() explores the posterior, and this one cannot be explored: it has more than 200 dimensions, "
+                "needs mini-batches or streamed data, is a network, or its log-density is expensive or nowhere finite."
+            )
+        shares, errors = found.shares
+        return tabulated(found.points, found.log_density, found.labels, shares, errors)
+
+    def _exploration(self, density: Whitened, key: PRNGKeyArray) -> Exploration | None:
+        """What islands find of the posterior, explored once; None if it cannot be explored."""
+        if self._explored is None:
+            self._explored = once_explored(density, key=key)
+        return self._explored()
 
     def summary(self, *, key: PRNGKeyArray, draws: Count | None = None) -> Summary:
         """Tabulate mean, spread and quantiles of every quantity that the model names, in its support.

@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from gpvi.errors import InputError, TrainingWarning, warn
+from gpvi.exploration.search import once_explored
 from gpvi.methods import Method
 from gpvi.methods.base import State
 from gpvi.parallel import hosts
@@ -133,9 +134,11 @@ def fit(
         prepared = prepare([target], plan.method, plan.batch_size, [init], saves, keys=[start_key])
         [density], [start], [notes] = prepared.densities, prepared.starts, prepared.notes
 
+        explored = once_explored(density, key=jax.random.fold_in(start_key, 1))
+
         def fresh(number: int) -> State:
             own_key = jax.random.fold_in(init_key, number)
-            return first_state(plan.method, density, plan.optimizer, init, key=own_key)
+            return first_state(plan.method, density, plan.optimizer, init, explored, key=own_key)
 
         first = fresh(0)
         plan = limit_chunk_time(plan, density, first)
@@ -152,11 +155,11 @@ def fit(
             return train(plan, program, placed, state, watch, key=own_key)
 
         if plan.rounds:
-            state, training = best_attempt(attempt, placed, start.evidence, key=run_key)
+            state, training = best_attempt(attempt, placed, start.evidence, explored, key=run_key)
         else:
             state, training = attempt(0)
     training = dataclasses.replace(training, notes=(*training.notes, *notes))
-    return Posterior.from_training(plan.method, density.target, start, state, training)
+    return Posterior.from_training(plan.method, density.target, start, state, training, explored)
 
 
 def fit_seeds(

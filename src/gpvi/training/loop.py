@@ -85,6 +85,9 @@ class Watch(NamedTuple):
     def look(self, run: Run, event: Event, *, judging: bool) -> None:
         """Apply the stopping rule at the end of a round, call the callbacks, and save if a save is due."""
         if self.judge is not None and judging:
+            self.meter.update(
+                run.done, "exploring and comparing" if self.judge.last is None else "comparing"
+            )
             run.stopped, run.assessed[run.done] = self.judge(event.state, run.last_assessed)
         for callback in self.callbacks:
             callback(event)

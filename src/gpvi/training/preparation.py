@@ -3,7 +3,7 @@
 `fit` and `fit_seeds` share all of it: one target is a list of one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,9 +16,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpvi.diagnostics.missing_mass import InitialEvidence
 from gpvi.errors import TrainingWarning, warn
+from gpvi.exploration.search import Exploration
 from gpvi.methods import GPVI, Method
 from gpvi.methods.base import Learner, State
 from gpvi.methods.carriers import Sampler
+from gpvi.methods.mcmc import MarkovChains
 from gpvi.methods.particle import AmortizedMethod
 from gpvi.posterior.posterior import Posterior
 from gpvi.posterior.start import Start
@@ -187,11 +189,23 @@ def first_state(
     density: Whitened,
     optimizer: optax.GradientTransformation,
     init: Any,
+    explored: Callable[[], Exploration | None] = lambda: None,
     *,
     key: PRNGKeyArray,
 ) -> State:
-    """Return the state in which training begins: fresh, or with the model or the particles that `init` gives."""
+    """Return the state in which training begins: fresh, or with the model or the particles that `init` gives.
+
+    Where the coordinates were searched for, chains start in the modes that `explored` returns.
+    """
     state = method.init(density, optimizer, key=key)
+    if isinstance(method, MarkovChains) and isinstance(init, str):
+        found = explored()
+        if found is None:
+            return state
+        u = jax.vmap(density.affine.inverse)(
+            jnp.asarray(found.starts(method.chains), density.dtype)
+        )
+        return method.moved(state, density, u)
     if isinstance(init, Posterior):
         learner = Learner.start(_as_trained(init), optimizer, density.dtype)
         return State(learner, state.auxiliary if init.auxiliary is None else init.auxiliary)

@@ -28,7 +28,9 @@ from gpvi.diagnostics.missing_mass import (
     wide_gaussian_evidence,
 )
 from gpvi.diagnostics.verdict import EVEN_SHARE, RELIABLE_K_HAT
+from gpvi.diagnostics.witness import evidence_of
 from gpvi.errors import DivergenceError, TrainingWarning, warn
+from gpvi.exploration.search import Exploration
 from gpvi.generators import AbstractGenerator
 from gpvi.methods import Method
 from gpvi.methods.base import State
@@ -144,6 +146,7 @@ def best_attempt(
     attempt: Callable[[int, Judge], tuple[State, Training]],
     density: Density,
     initial: InitialEvidence | None,
+    explored: Callable[[], Exploration | None],
     *,
     key: PRNGKeyArray,
 ) -> tuple[State, Training]:
@@ -154,7 +157,7 @@ def best_attempt(
     wide_key, judge_key = jax.random.split(jax.random.fold_in(key, ATTEMPTS))
     from_start = None if initial is None else initial.reference(density)
     references = functools.cache(
-        lambda: (from_start, wide_gaussian_evidence(density, key=wide_key))
+        lambda: (from_start, wide_gaussian_evidence(density, key=wide_key), evidence_of(explored()))
     )
     attempts: list[tuple[Assessment, State, Training]] = []
     reports: list[str] = []

@@ -1,0 +1,139 @@
+r"""A second witness: what independent islands found of the posterior, beside what the draws say of themselves.
+
+Three comparisons. (1) log Z: the islands' estimate may lie below the draws' own, if particles could not follow into a
+narrow neck; they then say nothing of what they missed. Above it, the draws miss mass. (2) At the islands' particles,
+distributed like p, the ratio p/(Z q) is near 1 if q fits; the share of particles at which q is far too small is the
+share of the posterior that the draws hardly visit. The mean of log p − log q there is the EUBO, never below log Z.
+(3) Without log q, the shares of the modes among the draws are compared with the islands'.
+"""
+
+import math
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from gpvi.diagnostics.importance import Importance
+from gpvi.diagnostics.missing_mass import ReferenceEvidence
+from gpvi.diagnostics.verdict import TOLERATED_MISSING
+from gpvi.errors import NotAvailableError
+from gpvi.exploration.search import Exploration
+from gpvi.generators import AbstractGenerator
+from gpvi.generators.noise import log_standard_normal
+
+TOO_SMALL = math.log(20)
+"""Nats: where log q lies this far below log p − log Z, the draws hardly visit the posterior."""
+ISLAND_ERRORS = 4.8
+"""Standard errors from eight islands that chance exceeds once in a thousand: the quantile of Student's t."""
+FEWEST_ISLANDS = 2
+"""A part of the posterior that one island alone has met is reported as a doubt only if its share is large."""
+
+
+class Witness(NamedTuple):
+    """What the islands say about the draws.
+
+    Parameters
+    ----------
+    log_evidence, se
+        log Z by the islands, and its standard error.
+    healthy
+        Whether the islands arrived, agree with each other, and miss nothing that the draws have found.
+    unseen
+        The share of the posterior that the draws hardly visit, as far as it is significant.
+    gradients
+        The evaluations of log p and its gradient that exploration took.
+    eubo
+        E_p[log p − log q], an upper bound of log Z; None without log q.
+    """
+
+    log_evidence: float
+    se: float
+    healthy: bool
+    unseen: float
+    gradients: int
+    eubo: float | None = None
+
+
+def evidence_of(exploration: Exploration | None) -> ReferenceEvidence | None:
+    """The islands' log Z, its error widened so that three mean one chance in a thousand; None unless all arrived."""
+    if exploration is None or not exploration.arrived:
+        return None
+    return ReferenceEvidence(
+        exploration.log_evidence, exploration.log_evidence_se * ISLAND_ERRORS / 3
+    )
+
+
+def hear(
+    exploration: Exploration, generator: AbstractGenerator, own: Importance, dtype: np.dtype
+) -> Witness:
+    """Compare the draws of a generator with what the islands found."""
+    healthy = _healthy(exploration, own, dtype)
+    shape = exploration.log_density.shape
+    try:
+        log_q = np.asarray(_log_q(generator, jnp.asarray(exploration.points, dtype)), np.float64)
+    except NotAvailableError:
+        return _witness(exploration, healthy, 0.0)
+    log_q = np.where(np.isnan(log_q), -np.inf, log_q)
+    log_ratio = exploration.log_density - np.maximum(log_q, -1e30).reshape(shape)
+    evidence = max(own.log_evidence, exploration.log_evidence)
+    hardly = (log_ratio - evidence > TOO_SMALL).astype(float)
+    unseen = _significant(exploration, hardly, evidence)
+    eubo = float(exploration.average(np.minimum(log_ratio, 1e6))[0])
+    return _witness(exploration, healthy, unseen, eubo)
+
+
+def hear_points(exploration: Exploration, draws: Float[np.ndarray, "n d"]) -> Witness:
+    """Compare the shares of the modes among draws without densities with those that the islands found."""
+    from scipy.spatial import KDTree
+
+    points = exploration.points.reshape(-1, exploration.points.shape[-1])
+    spread = points.std(0) + np.finfo(float).tiny
+    nearest = KDTree(points / spread).query(draws / spread)[1]
+    labels = exploration.labels.ravel()[nearest]
+    shares, _ = exploration.shares
+    own = np.bincount(labels, minlength=len(shares)) / len(labels)
+    lost = np.isin(exploration.labels, np.flatnonzero(own < 0.1 * shares)).astype(float)
+    unseen = _significant(exploration, lost, exploration.log_evidence)
+    return _witness(exploration, exploration.arrived, unseen)
+
+
+def _witness(
+    exploration: Exploration, healthy: bool, unseen: float, eubo: float | None = None
+) -> Witness:
+    log_evidence, se = exploration.log_evidence, exploration.log_evidence_se
+    return Witness(log_evidence, se, healthy, unseen, exploration.gradients, eubo)
+
+
+def _healthy(exploration: Exploration, own: Importance, dtype: np.dtype) -> bool:
+    """Whether the islands miss nothing that the draws found: their log Z is not significantly smaller."""
+    rounding = abs(own.log_evidence) * float(np.finfo(dtype).eps)
+    error = ISLAND_ERRORS * exploration.log_evidence_se + 3 * own.log_evidence_se + rounding
+    short = own.log_evidence - exploration.log_evidence
+    return exploration.arrived and short <= max(error, -math.log1p(-TOLERATED_MISSING))
+
+
+def _significant(
+    exploration: Exploration, inside: Float[np.ndarray, "k n"], log_evidence: float
+) -> float:
+    """The share of the posterior in a set, or 0 if it is small, uncertain, or met by one island only.
+
+    The islands' estimate of the mass in a set has the right mean, or falls short where particles could not follow. So
+    it counts against the draws even if the islands miss other parts; what it is a share of is the larger log Z.
+    """
+    known = math.exp(min(exploration.log_evidence - log_evidence, 0.0))
+    share, error = (known * float(each) for each in exploration.average(inside))
+    islands = int(inside.any(1).sum())
+    surely = share > TOLERATED_MISSING + error
+    return share if surely and islands >= FEWEST_ISLANDS else 0.0
+
+
+@eqx.filter_jit
+def _log_q(generator: AbstractGenerator, x: Float[Array, "k n d"]) -> Float[Array, " m"]:
+    def at(x: Float[Array, " d"]) -> Array:
+        z = generator.inverse(x)
+        return log_standard_normal(z) - generator.log_det(z)[1]
+
+    return jax.lax.map(at, x.reshape(-1, x.shape[-1]), batch_size=256)

@@ -1,0 +1,267 @@
+r"""How far out to begin, how many particles to use, and what the islands found together.
+
+Half of the islands begin at a scale s, and half four times as far out. First small islands go down, until s is several
+times as wide as all they find (from there the modes look alike, so none is lost on the way) and the wider half finds no
+more than the other. Then, where the islands disagree or have found several modes, they are made larger, within a stated
+number of gradients. Neither shows what none of the islands has met, such as a spike.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from functools import cached_property
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray, Scalar
+
+from gpvi.exploration.modes import labelled
+from gpvi.exploration.tempering import Islands, temper
+from gpvi.targets.coordinates import Whitened
+from gpvi.targets.density import Density, expensive
+
+ISLANDS = 8
+"""Independent islands; their spread is the standard error of everything that is estimated from them."""
+LEVELS = ((128, 0.6), (256, 0.9), (1_024, 0.95))
+"""Particles of an island, and the effective share that a temperature keeps: at first, and where islands disagree."""
+MOST_GRADIENTS, MOST_OPERATIONS = 6_000_000, 4e11
+"""No larger set of particles is begun if it would need more gradients, or more operations of log p, than this."""
+MOST_DIMENSIONS = 200
+"""Beyond it the temperatures are too many."""
+NARROWEST = 8.0
+"""The least scale of a wide end, in the coordinates of training."""
+WIDER = 4.0
+"""How much farther out the wider half of the islands begins."""
+GROWTHS = 5
+"""How often the scale may grow by that factor."""
+FELL_SHORT = 3.0
+"""Nats: farther out is too far if log Z falls by more."""
+FLAT = 2.0
+"""The wide end is nearly flat over what was found if it is this many times as wide."""
+SCALES = 2.0 ** np.arange(0, 15)
+"""The scales at which log p is looked at."""
+LOOKED_AT = 256
+"""Points at each of them."""
+FINITE_SHARE = 0.25
+"""At the wide end log p must be finite for this share of the particles."""
+SETTLED_ERROR = 0.2
+"""A standard error of log Z that needs no more particles, where one mode was found."""
+LEAST_SHARE = 0.02
+"""Chains do not start in smaller modes."""
+LARGER = 6
+"""A level costs at most about this many times as much as the one before."""
+KEPT = 128
+"""Particles of an island that are kept."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Exploration:
+    """What independent islands found of a posterior.
+
+    Parameters
+    ----------
+    points
+        Particles of each island, in the target's coordinates.
+    log_density
+        log p there, in the same coordinates.
+    labels
+        The mode that each particle belongs to: 0, 1, …
+    island_log_evidence
+        log Z as each island estimates it.
+    scale
+        The width of the wide end that was needed, in the coordinates of training.
+    gradients
+        The evaluations of log p and its gradient that it took.
+    arrived
+        Whether every island reached the posterior.
+    """
+
+    points: Float[np.ndarray, "k n d"]
+    log_density: Float[np.ndarray, "k n"]
+    labels: Int[np.ndarray, "k n"]
+    island_log_evidence: Float[np.ndarray, " k"]
+    scale: float
+    gradients: int
+    arrived: bool
+
+    @cached_property
+    def island_weights(self) -> Float[np.ndarray, " k"]:
+        """The share of each island in averages: proportional to its estimate of Z."""
+        weights = np.exp(self.island_log_evidence - self.island_log_evidence.max())
+        return weights / weights.sum()
+
+    @property
+    def log_evidence(self) -> float:
+        """The logarithm of the mean of the islands' estimates of Z."""
+        return log_mean(self.island_log_evidence)[0]
+
+    @property
+    def log_evidence_se(self) -> float:
+        """Its standard error, from the spread of the islands."""
+        return log_mean(self.island_log_evidence)[1]
+
+    def average(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean of values at the particles, (k, n, …), over the posterior, and its standard error."""
+        of_islands, weights = values.mean(1), self.island_weights
+        mean = np.tensordot(weights, of_islands, 1)
+        excess = weights.reshape(-1, *(1,) * (of_islands.ndim - 1)) * (of_islands - mean)
+        count = len(weights)
+        error = np.sqrt((excess**2).sum(0) * count / (count - 1))
+        return np.asarray(mean), np.asarray(error)
+
+    @property
+    def shares(self) -> tuple[np.ndarray, np.ndarray]:
+        """The share of each mode, and its standard error."""
+        modes = np.arange(self.labels.max() + 1)
+        return self.average((self.labels[..., None] == modes).astype(float))
+
+    def starts(self, count: int) -> Float[np.ndarray, "count d"]:
+        """Points to start chains from: each in another mode, as long as there are modes, and from another island."""
+        shares, _ = self.shares
+        modes = np.flatnonzero(shares >= min(LEAST_SHARE, shares.max()))
+        of_island = np.arange(self.labels.size) % self.labels.shape[1]
+        chosen = []
+        for chain in range(count):
+            inside = np.flatnonzero(self.labels.ravel() == modes[chain % len(modes)])
+            inside = inside[np.argsort(of_island[inside], kind="stable")]
+            chosen.append(inside[chain // len(modes) % len(inside)])
+        return self.points.reshape(-1, self.points.shape[-1])[chosen]
+
+
+def log_mean(logarithms: Float[np.ndarray, " k"]) -> tuple[float, float]:
+    """The logarithm of the mean of independent estimates, and its standard error, from their logarithms."""
+    largest = logarithms.max()
+    values = np.exp(logarithms - largest)
+    error = values.std(ddof=1) / values.mean() / math.sqrt(len(values))
+    return float(largest + np.log(values.mean())), float(error)
+
+
+def explorable(density: Density) -> bool:
+    """Whether it can be explored: log p of all data is at hand and not expensive, in up to 200 dimensions."""
+    return not (
+        density.dim > MOST_DIMENSIONS
+        or density.stream is not None
+        or density.draws_its_start
+        or expensive(density)
+    )
+
+
+def once_explored(density: Whitened, *, key: PRNGKeyArray) -> Callable[[], Exploration | None]:
+    """A function that explores the posterior when it is first called; it returns None if that cannot be done."""
+    return functools.cache(lambda: explore(density, key=key) if explorable(density) else None)
+
+
+def explore(density: Whitened, *, key: PRNGKeyArray) -> Exploration | None:
+    """Explore a posterior with independent islands; None if no particle could be brought to it."""
+    pilot_key, key = jax.random.split(key)
+    islands, scale, spent = pilot(density, key=pilot_key)
+    found = _found(density, islands, scale, spent)
+    most = min(MOST_GRADIENTS, MOST_OPERATIONS / density.operations())
+    for number, (particles, kept_share) in enumerate(LEVELS[1:]):
+        own = float(np.asarray(islands.gradients).sum())
+        if found is None or _settled(found) or spent + LARGER * own > most:
+            break
+        own_key = jax.random.fold_in(key, number)
+        islands = temper(density, islands.scale, particles, kept_share, key=own_key)
+        spent += int(np.asarray(islands.gradients).sum())
+        found = _found(density, islands, scale, spent)
+    return found
+
+
+def pilot(density: Density, *, key: PRNGKeyArray) -> tuple[Islands, float, int]:
+    """Find how far out to begin: return small islands, the scale of their nearer half, and the gradients spent.
+
+    The scale grows while that seems to pay. Of all that were tried, the one with the largest log Z is kept: particles
+    that began too far out, and could not follow, have a small one.
+    """
+    scale_key, key = jax.random.split(key)
+    narrow, widest = (float(each) for each in wide_scale(density, key=scale_key))
+    tried: list[tuple[float, Islands, float]] = []
+    for number in range(1 + GROWTHS):
+        own_key = jax.random.fold_in(key, number)
+        islands = temper(density, halves(ISLANDS, narrow, widest), *LEVELS[0], key=own_key)
+        log_z = log_mean(np.asarray(islands.log_evidence, np.float64))[0]
+        tried.append((log_z, islands, narrow))
+        fell_short = log_z < tried[0][0] - FELL_SHORT
+        grows = _steep(islands, narrow) or _wider_find_more(islands)
+        if fell_short or not grows or WIDER * narrow > widest:
+            break
+        narrow *= WIDER
+    _, islands, scale = max(tried, key=lambda each: each[0])
+    return islands, scale, sum(int(np.asarray(each.gradients).sum()) for _, each, _ in tried)
+
+
+def halves(islands: int, narrow: float, widest: float = math.inf) -> Float[Array, " k"]:
+    """The scale of each island: half of them begin farther out."""
+    wide = islands // 2
+    return jnp.asarray([narrow] * (islands - wide) + [min(WIDER * narrow, widest)] * wide)
+
+
+def _steep(islands: Islands, scale: float) -> bool:
+    """Whether the wide end is not flat over what was found, judged by median absolute coordinates."""
+    reach = np.median(np.abs(np.asarray(islands.points)), (0, 1)).max()
+    return bool(scale < FLAT * reach)
+
+
+def _wider_find_more(islands: Islands) -> bool:
+    """Whether the islands that began farther out have a significantly larger log Z."""
+    narrow, wide = np.split(np.asarray(islands.log_evidence, np.float64), 2)
+    error = math.hypot(narrow.std(ddof=1), wide.std(ddof=1)) / math.sqrt(len(wide))
+    return bool(wide.mean() - narrow.mean() > 0.1 + 3 * error)
+
+
+def _settled(found: Exploration) -> bool:
+    """Whether more particles have little to give: one mode, and islands that agree."""
+    return bool(found.labels.max() == 0) and found.log_evidence_se <= SETTLED_ERROR
+
+
+def _found(density: Whitened, islands: Islands, scale: float, spent: int) -> Exploration | None:
+    """Keep some particles of every island, in the target's coordinates, and sort them into modes."""
+    log_evidence = np.asarray(islands.log_evidence, np.float64)
+    if not np.isfinite(log_evidence).all():
+        return None
+    kept = np.linspace(0, islands.points.shape[1] - 1, KEPT).round().astype(int)
+    u = islands.points[:, kept]
+    x = jax.vmap(jax.vmap(density.affine))(u)
+    log_density = np.asarray(islands.log_density[:, kept] - density.affine.log_det(), np.float64)
+    labels = labelled(density, np.asarray(u).reshape(-1, density.dim))
+    return Exploration(
+        np.asarray(x, np.float64),
+        log_density,
+        labels.reshape(log_density.shape),
+        log_evidence,
+        scale,
+        spent,
+        bool(islands.arrived.all()),
+    )
+
+
+@eqx.filter_jit
+def wide_scale(density: Density, *, key: PRNGKeyArray) -> tuple[Scalar, Scalar]:
+    """Return how far out to begin, and the largest scale at which log p is finite often enough.
+
+    At s, the mass in a shell of random directions is about s^d times a typical p. The first scale is the last one up
+    to which this grows, at least `NARROWEST`: beyond it p falls faster than the volume grows.
+    """
+    scales = jnp.asarray(SCALES, density.dtype)
+    keys = jax.random.split(key, len(SCALES))
+
+    def look(each: tuple[Array, Array]) -> tuple[Scalar, Scalar]:
+        scale, key = each
+        normal = jax.random.normal(key, (LOOKED_AT, density.dim), density.dtype)
+        values = density.log_densities(scale * normal)
+        finite = jnp.isfinite(values)
+        typical = jnp.quantile(jnp.where(finite, values, -jnp.finfo(values.dtype).max), 0.9)
+        return typical, finite.mean()
+
+    typical, finite = jax.lax.map(look, (scales, keys))
+    usable = finite >= FINITE_SHARE
+    shell = typical + density.dim * jnp.log(scales)
+    grows = (shell[1:] > shell[:-1]) & usable[1:]
+    last = jnp.where(grows, scales[1:], 0.0).max()
+    widest = jnp.where(usable, scales, 0.0).max()
+    widest = jnp.where(widest > 0, widest, 1.0)
+    return jnp.minimum(jnp.maximum(last, NARROWEST), widest), widest

@@ -1,0 +1,63 @@
+"""The second witness: what was called good and is wrong, and what must not be called wrong."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import gpvi
+
+
+def two_modes(x):
+    """.3 N(0, I) + .7 N(20·1, I), up to a constant."""
+    near, far = -0.5 * x @ x, -0.5 * ((x - 20) ** 2).sum()
+    return jnp.logaddexp(jnp.log(0.3) + near, jnp.log(0.7) + far)
+
+
+def judged(method, *, init="auto", seed=0) -> gpvi.diagnostics.diagnosis.Diagnosis:
+    posterior = gpvi.fit(
+        gpvi.Target(two_modes, dim=5),
+        method,
+        key=jax.random.key(seed),
+        steps=None if isinstance(method, gpvi.NUTS) else 300,
+        init=init,
+        progress=False,
+    )
+    return posterior.diagnose(key=jax.random.key(1))
+
+
+CHAINS = gpvi.NUTS(chains=4, draws=200, warmup=200)
+
+
+@pytest.mark.parametrize("init", ["auto", None])
+def test_chains_that_lose_a_mode_are_not_good(init):
+    """R̂ of chains that all start near one mode is 1.00."""
+    found = judged(CHAINS, init=init)
+    assert found.verdict.level == "do not trust"
+    assert found.explored is not None
+
+
+@pytest.mark.parametrize("method", [gpvi.FullRankVI(), gpvi.SVGD(particles=50)])
+def test_what_loses_a_mode_is_told_how_much(method):
+    found = judged(method, init=None)
+    assert found.verdict.level == "do not trust"
+    assert found.explored is not None and 0.5 < found.explored.unseen < 0.9
+    assert "miss" in found.verdict.reason
+
+
+def test_a_neck_into_which_no_particle_follows_does_not_count_against_the_draws():
+    """Exact draws of a funnel, by its own map: the islands fall short, and their health says so."""
+    from gpvi.diagnostics.importance import Importance
+    from gpvi.diagnostics.witness import _healthy
+    from gpvi.exploration.search import explore
+    from gpvi.targets.coordinates import Affine, Whitened
+
+    def funnel(x):
+        return -0.5 * (x[0] / 3) ** 2 - 0.5 * jnp.exp(-x[0]) * x[1:] @ x[1:] - 4.5 * x[0]
+
+    target = gpvi.Target(funnel, dim=10)
+    found = explore(Whitened(target, Affine.identity(10, "float32")), key=jax.random.key(0))
+    assert found is not None
+    truth = 5 * jnp.log(2 * jnp.pi) + jnp.log(3)
+    own = Importance(float(truth), 0.0, float(truth), 0.0, 1.0, 0.1, 0.0, 4_000)
+    assert found.log_evidence < truth - 0.5
+    assert not _healthy(found, own, target.dtype)

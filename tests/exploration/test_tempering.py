@@ -1,0 +1,74 @@
+"""Islands of particles: log Z against closed forms, and log p that is unpleasant at the wide end."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gpvi
+from gpvi.exploration.search import log_mean, wide_scale
+from gpvi.exploration.tempering import _log_wide, _wide_score, advance, begin, temper
+from gpvi.targets.coordinates import Affine, Whitened
+
+LOG_2PI = math.log(2 * math.pi)
+
+
+def in_own_coordinates(log_density, dim: int, dtype: str = "float32") -> Whitened:
+    return Whitened(gpvi.Target(log_density, dim=dim, dtype=dtype), Affine.identity(dim, dtype))
+
+
+def test_the_wide_end_is_a_normalised_density_with_its_own_score():
+    x = jnp.linspace(-4_000, 4_000, 400_001)[:, None]
+    log_r = _log_wide(x, jnp.asarray(3.0))
+    assert abs(float(jnp.trapezoid(jnp.exp(log_r), x[:, 0])) - 1) < 1e-3
+    at = jnp.array([0.3, -7.0])
+    slope = jax.grad(lambda x: _log_wide(x, jnp.asarray(2.0)))(at)
+    np.testing.assert_allclose(_wide_score(at, jnp.asarray(2.0)), slope, rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_log_evidence_of_a_gaussian(seed):
+    """E Ẑ = Z: the islands' mean is within four of its standard errors."""
+    density = in_own_coordinates(lambda x: -0.5 * x @ x / 0.25, 3)
+    islands = temper(density, jnp.full(8, 8.0), 256, 0.8, key=jax.random.key(seed))
+    found, error = log_mean(np.asarray(islands.log_evidence, np.float64))
+    assert islands.arrived.all()
+    assert abs(found - 1.5 * (LOG_2PI + math.log(0.25))) < 4.8 * error
+    spread = islands.points.reshape(-1, 3).std(0)
+    np.testing.assert_allclose(spread, 0.5, rtol=0.1)
+
+
+def test_particles_without_a_value_at_the_wide_end_are_left_behind():
+    def half_normal(x):
+        return jnp.where(x[0] > 0, -0.5 * x @ x, jnp.nan)
+
+    islands = temper(
+        in_own_coordinates(half_normal, 2),
+        jnp.full(8, 8.0),
+        256,
+        0.8,
+        key=jax.random.key(0),
+    )
+    found, error = log_mean(np.asarray(islands.log_evidence, np.float64))
+    assert (islands.points[..., 0] > 0).all()
+    assert abs(found - (LOG_2PI - math.log(2))) < max(4.8 * error, 0.1)
+
+
+def test_an_island_that_has_arrived_rests():
+    density = in_own_coordinates(lambda x: -0.5 * x @ x, 2)
+    islands = begin(density, jnp.full(2, 1.0), 16, key=jax.random.key(0))
+    for number in range(60):
+        islands = advance(density, islands, jnp.asarray(0.5), key=jax.random.key(number))
+    assert islands.arrived.all()
+    again = advance(density, islands, jnp.asarray(0.5), key=jax.random.key(99))
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), islands, again))
+
+
+@pytest.mark.parametrize(("sd", "least"), [(1.0, 8.0), (100.0, 64.0)])
+def test_the_wide_end_is_as_wide_as_the_posterior(sd, least):
+    density = in_own_coordinates(lambda x: -0.5 * x @ x / sd**2, 2)
+    narrow, widest = wide_scale(density, key=jax.random.key(0))
+    assert least <= narrow <= 8 * least
+    assert widest >= 1_024

@@ -47,8 +47,8 @@ class SMC(Method):
     """
 
     islands: int = 8
-    particles: int = 512
-    kept_share: float = 0.9
+    particles: int = 2_048
+    kept_share: float = 0.95
     temperatures: int = 500
 
     generative: ClassVar[bool] = False
@@ -65,7 +65,7 @@ class SMC(Method):
         require_count(
             "islands", self.islands, "8 are usual; the standard error needs 2 or more.", least=2
         )
-        require_count("particles", self.particles, "512 of each island are usual.", least=2)
+        require_count("particles", self.particles, "2,048 of each island are usual.", least=2)
         require_between("kept_share", self.kept_share, 0, 1)
         require_count("temperatures", self.temperatures, "500 are usual.")
 

@@ -1,5 +1,6 @@
 """A run that is stopped at any moment and called again ends as if it had never stopped, bit for bit."""
 
+import contextlib
 import os
 import resource
 import shutil
@@ -574,6 +575,84 @@ def test_a_lock_of_a_dead_process_is_none(tmp_path):
     assert not os.listdir(tmp_path)
 
 
+def test_a_directory_that_is_made_again_is_locked_again(tmp_path):
+    def remove(event):
+        if event.step == 40:
+            shutil.rmtree(tmp_path)
+        if event.step == 70:
+            with pytest.raises(InputError, match=f"in use by another run, process {os.getpid()}"):
+                fit(checkpoint=tmp_path)
+
+    with pytest.warns(TrainingWarning, match="was removed during the run"):
+        fit(checkpoint=tmp_path, every=20, callbacks=[remove])
+    assert lock.NAME not in os.listdir(tmp_path)
+
+
+def test_a_directory_that_another_run_has_taken_is_left_to_it(tmp_path):
+    """It was removed, and made again by another run: this one trains to its end, and saves nothing there."""
+    taken = contextlib.ExitStack()
+
+    def take(event):
+        if event.step == 40:
+            shutil.rmtree(tmp_path)
+            taken.enter_context(lock.locked(tmp_path))
+
+    with taken:
+        with pytest.warns(TrainingWarning, match="no checkpoint at step 60.* in use by another"):
+            posterior = fit(checkpoint=tmp_path, every=20, callbacks=[take])
+        assert os.listdir(tmp_path) == [lock.NAME]
+    assert posterior.training.steps == STEPS
+
+
+def test_a_lock_file_removed_by_hand_lets_nobody_in(tmp_path):
+    with lock.locked(tmp_path):
+        (tmp_path / lock.NAME).unlink()
+        with pytest.raises(InputError, match="in use by another run"), lock.locked(tmp_path):
+            pass
+    with lock.locked(tmp_path) as trouble:
+        assert trouble is None
+    assert not os.listdir(tmp_path)
+
+
+LOCKS = textwrap.dedent("""
+    import os, sys, time
+    from pathlib import Path
+    from gpvi.persistence import lock
+
+    with lock.locked(Path(sys.argv[1])):
+        child = os.fork()
+        if child == 0:
+            time.sleep(600)
+            os._exit(0)
+        print(child, flush=True)
+        time.sleep(600)
+""")
+
+
+def test_a_forked_child_does_not_keep_the_lock_of_its_dead_parent(tmp_path):
+    parent = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", LOCKS, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    try:
+        with (
+            pytest.raises(InputError, match=f"process {parent.pid}"),
+            lock.locked(tmp_path),
+        ):
+            pass
+        parent.kill()
+        parent.wait(timeout=HANGS)
+        with lock.locked(tmp_path) as trouble:
+            assert trouble is None
+    finally:
+        parent.kill()
+        os.kill(child, signal.SIGKILL)
+        parent.communicate()
+
+
 def test_what_a_killed_process_left_is_removed(tmp_path):
     left = tmp_path / ".gpvi-0123456789abcdef.tmp"
     left.write_bytes(b"half")
@@ -588,8 +667,9 @@ def test_a_directory_that_vanishes_is_made_again(tmp_path):
         if event.step == 40:
             shutil.rmtree(tmp_path / "saves")
 
-    posterior = fit(checkpoint=tmp_path / "saves", every=20, callbacks=[remove])
-    assert posterior.training.notes == ()
+    with pytest.warns(TrainingWarning, match="saves was removed during the run.* at step 60"):
+        posterior = fit(checkpoint=tmp_path / "saves", every=20, callbacks=[remove])
+    assert len(posterior.training.notes) == 1
     assert bits(fit(checkpoint=tmp_path / "saves")) == bits(posterior)
 
 

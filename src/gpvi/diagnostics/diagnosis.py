@@ -37,6 +37,7 @@ from gpvi.generators.noise import standard_normal
 from gpvi.methods.carriers import Chains, Particles
 from gpvi.targets.coordinates import Whitened
 from gpvi.targets.density import scores
+from gpvi.targets.preflight import rounded
 
 FLAT_DIMENSIONS = 200
 """Beyond it the draws are too few to find the direction along which log p falls the least."""
@@ -228,6 +229,8 @@ def diagnose_generator(
     )
     u = jax.vmap(density.affine.inverse)(drawn.x[: stein.POINTS])
     score = _scores(density, u)
+    affine = density.affine
+    coarse = rounded(affine.location, affine.scale, None, lambda: density.target.names)
     judged = verdict.of_density(
         verdict.ImportanceSummary(
             summary.draws,
@@ -239,6 +242,8 @@ def diagnose_generator(
             summary.rejected,
             kind,
             _fall(density, u, score),
+            float(jnp.isneginf(drawn.log_p).mean()),
+            coarse[0] if coarse else None,
         )
     )
     z = standard_normal(generator, min(draws, CONDITIONED), key=condition_key)

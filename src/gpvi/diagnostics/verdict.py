@@ -65,6 +65,10 @@ class ImportanceSummary(NamedTuple):
     density: str
     fall: float | None = None
     """By how many nats log p falls from the draws to `FAR` times as far out, along its flattest line, if measured."""
+    outside: float = 0.0
+    """The share of draws at which log p is −∞. They count as rejected, too, but nothing is unknown there."""
+    coarse: str | None = None
+    """What the float type cannot resolve, and the remedy, if anything."""
 
 
 def of_density(summary: ImportanceSummary) -> Verdict:
@@ -81,7 +85,7 @@ def _of_density(summary: ImportanceSummary) -> Iterator[Verdict]:
             "the generator folds, so its densities are invalid",
             "Use an injective generator such as Triangular.",
         )
-    if summary.rejected > TOLERATED_REJECTED:
+    if summary.rejected - summary.outside > TOLERATED_REJECTED:
         yield Verdict(
             "do not trust",
             f"log p is not finite at {summary.rejected:.1%} of the draws",
@@ -89,6 +93,9 @@ def _of_density(summary: ImportanceSummary) -> Iterator[Verdict]:
             "(target.debug() shows where).",
         )
     if summary.fall is not None and summary.fall < LEAST_FALL:
+        if summary.coarse is not None:
+            reason, _, remedy = summary.coarse.rpartition(". ")
+            yield Verdict("do not trust", reason, f"{remedy}.")
         yield Verdict(
             "do not trust",
             f"{FAR:.0f} times as far out as the draws log p is lower by {max(summary.fall, 0.0):.1f} nats only, along "
@@ -129,6 +136,13 @@ def _of_density(summary: ImportanceSummary) -> Iterator[Verdict]:
             "no fault seen",
             "no fold was seen, but the generator is not injective by construction",
             "Use an injective generator such as Triangular for densities that can be believed.",
+        )
+    if summary.outside > TOLERATED_REJECTED:
+        yield Verdict(
+            "usable with importance weights",
+            f"log p is −∞ at {summary.outside:.1%} of the draws, which lie outside the posterior; the others have an "
+            f"effective share of {summary.effective_share:.2f} (k̂ = {summary.k_hat:.2f})",
+            "Use resample(n, key=…), which leaves them out, or transform the bounded coordinate.",
         )
     moved = summary.mean_shift > MEAN_SHIFT or summary.log_spread_shift > LOG_SPREAD_SHIFT
     if moved or summary.effective_share < GOOD_SHARE:

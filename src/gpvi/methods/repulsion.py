@@ -3,7 +3,7 @@ r"""What stands in for the score at draws where log p has no value, so that such
 Without a score there, the entropy would push draws over the edge and nothing would bring them back. Instead log p is
 continued beyond the edge: it falls by `SLOPE` nats for each standard deviation of distance from the nearest draw that
 has a value. Training then descends KL(q‖p̃) with the continued p̃. The share of p̃ that lies beyond a wall is about
-(density of the posterior at the wall) / `SLOPE`, in standard deviations: 0.3 % for each side of a uniform distribution,
+(density of the posterior at the wall) / `SLOPE`, in standard deviations: 0.6 % for each side of a uniform distribution,
 nothing that is noticed where the posterior has hardly any mass at the edge.
 """
 
@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 
 from gpvi.targets.density import Evaluation
 
-SLOPE = 100.0
+SLOPE = 50.0
 """Nats per standard deviation. A steeper fall leaves fewer draws outside, and makes the gradient noisier."""
 CANDIDATES = 256
 """Among so many draws the nearest one with a value is looked for."""

@@ -143,6 +143,8 @@ class Checkpoints:
         self._passed: dict[int, set[int]] = {}
         """For each attempt, the steps whose checkpoints were damaged and skipped."""
         self._locks = ExitStack()
+        self._locked: os.stat_result | None = None
+        """The directory that was locked; another one may have taken its place since."""
         self.told: set[str] = set()
         """Notes already given to the user as warnings."""
 
@@ -158,6 +160,7 @@ class Checkpoints:
         with ExitStack() as self._locks:
             trouble = self._locks.enter_context(lock.locked(self.directory))
             if trouble is None:
+                self._locked = os.stat(self.directory)
                 storage.sweep(self.directory)
             elif not self.directory.is_dir():
                 raise InputError(
@@ -271,12 +274,15 @@ class Checkpoints:
         self._prune(attempt, run.done)
 
     def _restore_directory(self, run: Run) -> None:
-        """Make and lock the directory again if it was removed during the run, and say so."""
-        if self.directory.is_dir():
-            return
+        """Make and lock the directory again if it was removed during the run, and say so.
+
+        Raises `InputError` if another run has made it again, and uses it.
+        """
+        with suppress(FileNotFoundError):
+            if self._locked is None or os.path.samestat(os.stat(self.directory), self._locked):
+                return
         trouble = self._locks.enter_context(lock.locked(self.directory))
-        if not self.directory.is_dir():
-            raise trouble or FileNotFoundError(f"{self.directory} is missing")
+        self._locked = os.stat(self.directory) if trouble is None else None
         self._tell(
             run,
             f"{self.directory} was removed during the run, with the checkpoints in it; it was made again at step "

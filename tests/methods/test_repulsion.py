@@ -108,7 +108,7 @@ def test_a_log_density_that_fails_far_out(seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_hard_wall_has_an_honest_verdict_and_an_exact_resample(seed):
-    """Uniform in a cube. No smooth map of a Gaussian has such edges: some draws end outside, and the verdict says so."""
+    """Uniform in a cube: a smooth map of a Gaussian has no such edges, and the verdict says what is outside."""
     target = gpvi.Target(lambda x: jnp.where((abs(x) > 1).any(), -jnp.inf, 0.0 * x.sum()), dim=3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the share outside, which the verdict gives

@@ -499,6 +499,35 @@ def nothing_is_half_written(directory) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("step", [260, 740])
+def test_default_gpvi_killed_within_a_round_goes_on_bit_for_bit(step, tmp_path, monkeypatch):
+    """In the middle of the first round of 500 steps, and of the second one of 1,000."""
+    bent = gpvi.Target(lambda x: -0.5 * (x[0] ** 2 + ((x[1] - x[0] ** 2) / 0.3) ** 2), dim=2)
+    options = {"steps": None, "batch_size": None, "init": "auto", "method": None, "target": bent}
+    whole = fit(**options)
+    assert whole.training.steps > 740
+
+    class KilledError(BaseException):
+        """What no code of the library catches."""
+
+    write = storage.write
+
+    def fused(path, *rest):
+        write(path, *rest)
+        if int(str(path).split("-")[-1]) >= step:
+            raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "write", fused)
+        with pytest.raises(KilledError):
+            fit(checkpoint=tmp_path, every=20, **options)
+    assert 0 < min(int(name.split("-")[-1]) for name in os.listdir(tmp_path)) < step + 20
+    resumed = fit(checkpoint=tmp_path, every=1_000, **options)
+    assert bits(resumed) == bits(whole)
+    assert resumed.training.steps == whole.training.steps
+
+
+@pytest.mark.slow
 def test_killed_at_any_moment_a_run_ends_the_same(child, tmp_path):
     """Once in a callback and once within a save."""
     target = gpvi.Target(lambda x: -0.5 * jnp.square(x).sum(), dim=2)
@@ -670,7 +699,8 @@ def test_a_directory_that_vanishes_is_made_again(tmp_path):
     with pytest.warns(TrainingWarning, match="saves was removed during the run.* at step 40"):
         posterior = fit(checkpoint=tmp_path / "saves", every=20, callbacks=[remove])
     assert len(posterior.training.notes) == 1
-    assert bits(fit(checkpoint=tmp_path / "saves")) == bits(posterior)
+    resumed, _ = unwarned(checkpoint=tmp_path / "saves")
+    assert bits(resumed) == bits(posterior)
 
 
 def test_a_file_that_may_not_grow_is_told_and_training_goes_on(tmp_path):

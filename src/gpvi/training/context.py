@@ -3,8 +3,8 @@
 import os
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from gpvi.errors import NotAvailableError
 
@@ -20,7 +20,7 @@ def check_context(what: str, key: Any) -> None:
             "and compiling would hang. Start processes by multiprocessing.get_context('spawn'), or fork before JAX is "
             "used."
         )
-    if isinstance(key, jax.core.Tracer) or isinstance(jnp.zeros(()), jax.core.Tracer):
+    if isinstance(key, Tracer) or isinstance(jnp.zeros(()), Tracer):
         raise NotAvailableError(
             f"{what} cannot run inside jax.jit, vmap or grad, because it decides by numbers when to stop. Call it "
             "outside; fit_seeds trains on several targets side by side."

@@ -11,7 +11,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-slow lint format docs-figures demo bench clean
+.PHONY: help test test-slow test-lowest test-newest lint format docs-figures demo bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -23,6 +23,15 @@ test: $(DEV) ## Run the tests that take seconds
 
 test-slow: $(DEV) ## Run the tests that take minutes; with PART=3, the third part of them
 	$(PYTEST) -m slow $(if $(PART),--part $(PART)) $(ARGS)
+
+test-lowest: $(BIN)/python ## Try the library with the lowest versions it allows
+test-newest: $(BIN)/python ## Try the library with the newest versions of everything
+test-lowest test-newest: test-%:
+	rm -rf build/$*
+	$(BIN)/python -m venv build/$*
+	$(BIN)/python tests/support/versions.py $* > build/$*/requirements.txt
+	build/$*/bin/python -m pip install --quiet --disable-pip-version-check --requirement build/$*/requirements.txt .
+	cd build/$* && bin/python ../../tests/support/smoke.py
 
 lint: $(DEV) ## Check style, formatting and types
 	$(BIN)/ruff check .

@@ -26,6 +26,14 @@ FINE = ImportanceSummary(4_000, 0.95, 0.3, 0.01, 0.02, 0.0, 0.0, "exact")
         ({"density": "invalid"}, "do not trust", "folds"),
         ({"rejected": 0.1}, "do not trust", "10.0%"),
         ({"rejected": 0.1}, "do not trust", "bounded coordinate, or use dtype='float64'"),
+        ({"rejected": 0.1, "outside": 0.1}, "usable with importance weights", "−∞ at 10.0%"),
+        ({"rejected": 0.1, "outside": 0.05}, "do not trust", "10.0%"),
+        ({"rejected": 0.1, "outside": 0.1, "k_hat": 0.8}, "no fault seen", "heavy tail"),
+        (
+            {"fall": 1.5, "coarse": "steps of 0.1. Use more"},
+            "do not trust",
+            "steps of 0.1. Use more.",
+        ),
         ({"missing": 0.3}, "do not trust", "30%"),
         ({"fall": 1.5}, "do not trust", "1.5 nats"),
         ({"fall": 20.0}, "good", "fits"),
@@ -62,6 +70,7 @@ shares = st.floats(0, 1)
         log_spread_shift=st.floats(0, 10),
         missing=st.none() | shares,
         rejected=shares,
+        outside=st.sampled_from([0.0, 0.5]),
         density=st.sampled_from(["exact", "unverified", "invalid"]),
         fall=st.none() | st.floats(-5, 50),
     )

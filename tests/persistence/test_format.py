@@ -25,8 +25,9 @@ import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import gpvi
 from damage import joined, resealed, sealed, split
-from gpvi.errors import StorageError
+from gpvi.errors import InputError, StorageError
 from gpvi.persistence import _json, _safetensors
 from gpvi.persistence import format as storage
 from hostile import Mutator
@@ -791,3 +792,26 @@ def fuzz(path, cases, seed, seal):
 def test_fuzzed_files_are_refused_or_read_the_same(saved, cases, seal):
     refused = fuzz(saved, cases, seed=cases, seal=seal)
     assert 0.2 * cases < refused < cases if seal else refused > 0.8 * cases
+
+
+@pytest.mark.parametrize("path", [None, 3, b"x", "", []])
+@pytest.mark.parametrize(
+    "use",
+    [storage.read, storage.check_replaceable, lambda path: storage.write(path, {}, {}), gpvi.load],
+    ids=["read", "check", "write", "load"],
+)
+def test_what_is_no_path_is_refused(path, use):
+    with pytest.raises(InputError, match=r"is not a path\. Pass the path of a file"):
+        use(path)
+
+
+@pytest.mark.parametrize("use", [storage.read, lambda path: storage.write(path, {}, {}), gpvi.load])
+def test_a_path_with_a_zero_byte_is_refused(use):
+    with pytest.raises(StorageError, match=r"'a\\x00b' cannot be a path: it holds a zero byte"):
+        use("a\0b")
+
+
+def test_a_home_that_nobody_has_is_no_crash(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StorageError, match="cannot be read: No such file"):
+        storage.read("~nobody-at-all/x")

@@ -1,5 +1,6 @@
 """A run that is stopped at any moment and called again ends as if it had never stopped, bit for bit."""
 
+import contextlib
 import os
 import resource
 import shutil
@@ -498,6 +499,35 @@ def nothing_is_half_written(directory) -> None:
 
 
 @pytest.mark.slow
+def test_default_gpvi_killed_within_a_round_goes_on_bit_for_bit(tmp_path, monkeypatch):
+    """In the middle of the first round, which has 500 steps."""
+    step = 260
+    bent = gpvi.Target(lambda x: -0.5 * (x[0] ** 2 + ((x[1] - x[0] ** 2) / 0.3) ** 2), dim=2)
+    options = {"steps": None, "batch_size": None, "init": "auto", "method": None, "target": bent}
+    whole = fit(**options)
+    assert whole.training.steps > 260
+
+    class KilledError(BaseException):
+        """What no code of the library catches."""
+
+    write = storage.write
+
+    def fused(path, *rest):
+        write(path, *rest)
+        if int(str(path).split("-")[-1]) >= step:
+            raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "write", fused)
+        with pytest.raises(KilledError):
+            fit(checkpoint=tmp_path, every=20, **options)
+    assert 0 < min(int(name.split("-")[-1]) for name in os.listdir(tmp_path)) < step + 20
+    resumed = fit(checkpoint=tmp_path, every=1_000, **options)
+    assert bits(resumed) == bits(whole)
+    assert resumed.training.steps == whole.training.steps
+
+
+@pytest.mark.slow
 def test_killed_at_any_moment_a_run_ends_the_same(child, tmp_path):
     """Once in a callback and once within a save."""
     target = gpvi.Target(lambda x: -0.5 * jnp.square(x).sum(), dim=2)
@@ -574,6 +604,84 @@ def test_a_lock_of_a_dead_process_is_none(tmp_path):
     assert not os.listdir(tmp_path)
 
 
+def test_a_directory_that_is_made_again_is_locked_again(tmp_path):
+    def remove(event):
+        if event.step == 40:
+            shutil.rmtree(tmp_path)
+        if event.step == 70:
+            with pytest.raises(InputError, match=f"in use by another run, process {os.getpid()}"):
+                fit(checkpoint=tmp_path)
+
+    with pytest.warns(TrainingWarning, match="was removed during the run"):
+        fit(checkpoint=tmp_path, every=20, callbacks=[remove])
+    assert lock.NAME not in os.listdir(tmp_path)
+
+
+def test_a_directory_that_another_run_has_taken_is_left_to_it(tmp_path):
+    """It was removed, and made again by another run: this one trains to its end, and saves nothing there."""
+    taken = contextlib.ExitStack()
+
+    def take(event):
+        if event.step == 40:
+            shutil.rmtree(tmp_path)
+            taken.enter_context(lock.locked(tmp_path))
+
+    with taken:
+        with pytest.warns(TrainingWarning, match="no checkpoint at step 40.* in use by another"):
+            posterior = fit(checkpoint=tmp_path, every=20, callbacks=[take])
+        assert os.listdir(tmp_path) == [lock.NAME]
+    assert posterior.training.steps == STEPS
+
+
+def test_a_lock_file_removed_by_hand_lets_nobody_in(tmp_path):
+    with lock.locked(tmp_path):
+        (tmp_path / lock.NAME).unlink()
+        with pytest.raises(InputError, match="in use by another run"), lock.locked(tmp_path):
+            pass
+    with lock.locked(tmp_path) as trouble:
+        assert trouble is None
+    assert not os.listdir(tmp_path)
+
+
+LOCKS = textwrap.dedent("""
+    import os, sys, time
+    from pathlib import Path
+    from gpvi.persistence import lock
+
+    with lock.locked(Path(sys.argv[1])):
+        child = os.fork()
+        if child == 0:
+            time.sleep(600)
+            os._exit(0)
+        print(child, flush=True)
+        time.sleep(600)
+""")
+
+
+def test_a_forked_child_does_not_keep_the_lock_of_its_dead_parent(tmp_path):
+    parent = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", LOCKS, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    try:
+        with (
+            pytest.raises(InputError, match=f"process {parent.pid}"),
+            lock.locked(tmp_path),
+        ):
+            pass
+        parent.kill()
+        parent.wait(timeout=HANGS)
+        with lock.locked(tmp_path) as trouble:
+            assert trouble is None
+    finally:
+        parent.kill()
+        os.kill(child, signal.SIGKILL)
+        parent.communicate()
+
+
 def test_what_a_killed_process_left_is_removed(tmp_path):
     left = tmp_path / ".gpvi-0123456789abcdef.tmp"
     left.write_bytes(b"half")
@@ -588,9 +696,11 @@ def test_a_directory_that_vanishes_is_made_again(tmp_path):
         if event.step == 40:
             shutil.rmtree(tmp_path / "saves")
 
-    posterior = fit(checkpoint=tmp_path / "saves", every=20, callbacks=[remove])
-    assert posterior.training.notes == ()
-    assert bits(fit(checkpoint=tmp_path / "saves")) == bits(posterior)
+    with pytest.warns(TrainingWarning, match="saves was removed during the run.* at step 40"):
+        posterior = fit(checkpoint=tmp_path / "saves", every=20, callbacks=[remove])
+    assert len(posterior.training.notes) == 1
+    resumed, _ = unwarned(checkpoint=tmp_path / "saves")
+    assert bits(resumed) == bits(posterior)
 
 
 def test_a_file_that_may_not_grow_is_told_and_training_goes_on(tmp_path):

@@ -48,6 +48,7 @@ from gpvi.targets.stream import Stream
 from gpvi.targets.target import Target
 from gpvi.training.arguments import check_watching, checked_mesh
 from gpvi.training.checkpoint import asked
+from gpvi.training.context import check_context
 from gpvi.training.fit import fit as fit_one
 from gpvi.training.fit import fit_seeds
 
@@ -155,6 +156,7 @@ def fit(
     (1, (20, 1))
     """
     require_network(network)
+    check_context("gpvi.bnn.fit", key)
     require_key(key)
     check_watching((), checkpoint, every)
     if isinstance(X, Stream) or isinstance(y, Stream):

@@ -39,6 +39,7 @@ from gpvi.generators.noise import standard_normal
 from gpvi.methods.carriers import Chains, Particles, Population
 from gpvi.targets.coordinates import Whitened
 from gpvi.targets.density import scores
+from gpvi.targets.preflight import rounded
 
 FLAT_DIMENSIONS = 200
 """Beyond it the draws are too few to find the direction along which log p falls the least."""
@@ -263,6 +264,8 @@ def diagnose_generator(
         missing = max(missing or 0.0, heard.unseen)
     u = jax.vmap(density.affine.inverse)(drawn.x[: stein.POINTS])
     score = _scores(density, u)
+    affine = density.affine
+    coarse = rounded(affine.location, affine.scale, None, lambda: density.target.names)
     judged = verdict.of_density(
         verdict.ImportanceSummary(
             summary.draws,
@@ -273,7 +276,9 @@ def diagnose_generator(
             missing,
             summary.rejected,
             kind,
-            _fall(density, u, score),
+            fall=_fall(density, u, score),
+            outside=float(jnp.isneginf(drawn.log_p).mean()),
+            coarse=coarse[0] if coarse else None,
             explored=heard is not None,
         )
     )

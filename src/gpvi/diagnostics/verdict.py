@@ -78,6 +78,10 @@ class ImportanceSummary(NamedTuple):
     density: str
     fall: float | None = None
     """By how many nats log p falls from the draws to `FAR` times as far out, along its flattest line, if measured."""
+    outside: float = 0.0
+    """The share of draws at which log p is −∞. They count as rejected, too, but nothing is unknown there."""
+    coarse: str | None = None
+    """What the float type cannot resolve, and the remedy, if anything."""
     explored: bool = True
     """Whether independent islands explored the posterior."""
 
@@ -96,7 +100,7 @@ def _of_density(summary: ImportanceSummary) -> Iterator[Verdict]:
             "the generator folds, so its densities are invalid",
             "Use an injective generator such as Triangular.",
         )
-    if summary.rejected > TOLERATED_REJECTED:
+    if summary.rejected - summary.outside > TOLERATED_REJECTED:
         yield Verdict(
             "do not trust",
             f"log p is not finite at {summary.rejected:.1%} of the draws",
@@ -104,6 +108,9 @@ def _of_density(summary: ImportanceSummary) -> Iterator[Verdict]:
             "(target.debug() shows where).",
         )
     if summary.fall is not None and summary.fall < LEAST_FALL:
+        if summary.coarse is not None:
+            reason, _, remedy = summary.coarse.rpartition(". ")
+            yield Verdict("do not trust", reason, f"{remedy}.")
         yield Verdict(
             "do not trust",
             f"{FAR:.0f} times as far out as the draws log p is lower by {max(summary.fall, 0.0):.1f} nats only, along "
@@ -114,8 +121,8 @@ def _of_density(summary: ImportanceSummary) -> Iterator[Verdict]:
         yield Verdict(
             "do not trust",
             f"the draws miss about {summary.missing:.0%} of the posterior",
-            "Give a start near what is missed (initial=), or run NUTS with several chains; a fit with another key "
-            "that does not see it does not disprove it.",
+            "Look at posterior.modes(key=…), and run gpvi.SMC, which weighs modes that are far apart; a fit with another "
+            "key that does not see what is missed does not disprove it.",
         )
     heavy = not summary.k_hat <= RELIABLE_K_HAT
     if heavy and summary.k_hat <= HOPELESS_K_HAT and summary.effective_share >= EVEN_SHARE:
@@ -144,6 +151,13 @@ def _of_density(summary: ImportanceSummary) -> Iterator[Verdict]:
             "no fault seen",
             "no fold was seen, but the generator is not injective by construction",
             "Use an injective generator such as Triangular for densities that can be believed.",
+        )
+    if summary.outside > TOLERATED_REJECTED:
+        yield Verdict(
+            "usable with importance weights",
+            f"log p is −∞ at {summary.outside:.1%} of the draws, which lie outside the posterior; the others have an "
+            f"effective share of {summary.effective_share:.2f} (k̂ = {summary.k_hat:.2f})",
+            "Use resample(n, key=…), which leaves them out, or transform the bounded coordinate.",
         )
     moved = summary.mean_shift > MEAN_SHIFT or summary.log_spread_shift > LOG_SPREAD_SHIFT
     if moved or summary.effective_share < GOOD_SHARE:
@@ -177,7 +191,7 @@ def of_chains(
         return Verdict(
             "do not trust",
             f"the chains miss modes that hold about {unseen:.0%} of the posterior",
-            "Look at posterior.modes(), and run gpvi.SMC, which weighs modes that are far apart.",
+            "Look at posterior.modes(key=…), and run gpvi.SMC, which weighs modes that are far apart.",
         )
     if not rhat <= DOUBTFUL_RHAT:
         return Verdict(
@@ -225,7 +239,7 @@ def _of_particles(
         yield Verdict(
             "do not trust",
             f"the particles miss modes that hold about {unseen:.0%} of the posterior",
-            "Look at posterior.modes(), use more particles, or run gpvi.SMC.",
+            "Look at posterior.modes(key=…), use more particles, or run gpvi.SMC.",
         )
     if stein_mean is None or stein_spread is None or p_value is None:
         yield Verdict(

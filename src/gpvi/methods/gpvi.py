@@ -17,6 +17,7 @@ from gpvi.kernels import Kernel, OnNoise
 from gpvi.methods.base import About, Info, Learner, Method, State, built, require_batches
 from gpvi.methods.carriers import Sampler
 from gpvi.methods.pullback import push, scale_gradient
+from gpvi.methods.repulsion import repelling
 from gpvi.methods.reverse_kl import default_draws, l2_gradient, pathwise_gradient
 from gpvi.solvers import ExactSolver, Solver, as_solver
 from gpvi.specs import (
@@ -28,7 +29,7 @@ from gpvi.specs import (
     resolve,
     spec,
 )
-from gpvi.targets.density import Density, Evaluation, evaluate
+from gpvi.targets.density import Density, evaluate
 
 ROUNDS = (500, 1_000, 2_000, 4_000)
 """Steps in each round if `steps` is not given."""
@@ -166,14 +167,16 @@ class GPVI(Method):
         z_key, z_prime_key = jax.random.split(key)
         z = standard_normal(generator, n, key=z_key)
         z_prime = z if self.batches == 1 else standard_normal(generator, n, key=z_prime_key)
-        at = evaluate(target, jax.vmap(generator)(z_prime), batch)
+        x_prime = jax.vmap(generator)(z_prime)
+        at = evaluate(target, x_prime, batch)
+        score, weight = repelling(at, x_prime)
         functional = functional_direction(
-            generator, kernel, as_solver(self.solver), state.auxiliary, z_prime, at.score, z
+            generator, kernel, as_solver(self.solver), state.auxiliary, z_prime, score, z
         )
         _, pull = push(Sampler(generator), z)
         gradient = pull.products(functional.direction / n).generator
         if kernel.coordinates == "head":
-            gradient = _with_scales(gradient, generator, z_prime, at, functional.inverse)
+            gradient = _with_scales(gradient, generator, z_prime, score, weight, functional.inverse)
         info = {
             "log_density": at.mean(at.log_density),
             "direction": jnp.sqrt((functional.direction**2).sum(1).mean()),
@@ -248,11 +251,12 @@ def _with_scales(
     gradient: PyTree,
     generator: AbstractGenerator,
     z_prime: Float[Array, "n d"],
-    at: Evaluation,
+    score: Float[Array, "n d"],
+    weight: Float[Array, " n"],
     inverse: Float[Array, "n k k"] | None,
 ) -> PyTree:
     """Replace the gradient of the tail's scales by the pathwise one, since a kernel on the head gives them none."""
-    by_path = scale_gradient(generator, z_prime, at.weight[:, None] * at.score, at.weight, inverse)
+    by_path = scale_gradient(generator, z_prime, weight[:, None] * score, weight, inverse)
     return jax.tree.map(
         lambda is_scale, along, by: by if is_scale else along,
         generator.scale_parameters(),

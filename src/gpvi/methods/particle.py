@@ -28,6 +28,7 @@ from gpvi.kernels import Kernel, as_kernel
 from gpvi.methods.base import About, Info, Learner, Method, State, built, require_batches
 from gpvi.methods.carriers import Particles, Sampler
 from gpvi.methods.pullback import push
+from gpvi.methods.repulsion import repelling
 from gpvi.specs import require_count, require_instance, require_positive, spec
 from gpvi.targets.density import Density, evaluate
 
@@ -136,17 +137,18 @@ class Transport(Method):
         noise_key, prime_key, direction_key = jax.random.split(key, 3)
         x, pull = push(carrier, carrier.noise(self.particles, key=noise_key))
         at = evaluate(target, x, batch)
-        x_prime, prime = x, at
+        score, _ = repelling(at, x)
+        x_prime, score_prime = x, score
         if self.separate_expectation:
             x_prime = carrier.particles(carrier.noise(self.particles, key=prime_key))
-            prime = evaluate(target, x_prime, batch)
+            score_prime, _ = repelling(evaluate(target, x_prime, batch), x_prime)
         weight = 1.0 if self.annealing is None else self.annealing(taken).astype(x.dtype)
         direction, learned = self.direction()(
             learned,
             x_prime,
-            weight * prime.score,
+            weight * score_prime,
             key=direction_key,
-            at=Points(x, weight * at.score),
+            at=Points(x, weight * score),
         )
         share = 1.0 if isinstance(carrier, Particles) else 1 / len(x)
         gradient = pull.products(share * direction)

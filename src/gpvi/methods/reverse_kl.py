@@ -12,6 +12,7 @@ from gpvi.generators import AbstractGenerator
 from gpvi.generators.noise import log_standard_normal
 from gpvi.methods.base import Info
 from gpvi.methods.pullback import push_with_log_det
+from gpvi.methods.repulsion import repelling
 from gpvi.solvers.base import ExactSolver
 from gpvi.targets.density import Density, Evaluation, evaluate
 
@@ -22,7 +23,8 @@ def pathwise_gradient(
     """Return the gradient of Eq. 3, by one vjp that takes the scores at x and the weights of log|det J|."""
     x, _, log_det, pull = push_with_log_det(generator, z)
     at = evaluate(target, x, batch)
-    gradient = pull.products(at.weight[:, None] * at.score, at.weight)
+    score, weight = repelling(at, x)
+    gradient = pull.products(weight[:, None] * score, weight)
     return gradient, _elbo(at, log_det, z)
 
 
@@ -36,8 +38,9 @@ def l2_gradient(
     """Return the gradient of Eq. 4 with φ = s_p − s_q; its variance vanishes where q = p."""
     x, _, log_det, pull = push_with_log_det(generator, z)
     at = evaluate(target, x, batch)
-    direction = l2_direction(generator, solver, z, at.score)
-    gradient = pull.products(at.weight[:, None] * direction, jnp.zeros_like(log_det))
+    score, weight = repelling(at, x)
+    direction = l2_direction(generator, solver, z, score)
+    gradient = pull.products(weight[:, None] * direction, jnp.zeros_like(log_det))
     return gradient, _elbo(at, log_det, z)
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from gpvi.errors import StorageError
+from gpvi.errors import InputError, StorageError
 from gpvi.persistence import _json, _safetensors, _version1
 from gpvi.persistence._json import Json
 from gpvi.persistence.untrusted import open_regular
@@ -73,7 +73,7 @@ def write(
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Json], dict[str, np.ndarray]]:
     """Return the document and the arrays saved as `path`, or raise `StorageError`."""
-    place = Path(os.path.expanduser(path))
+    place = as_path(path)
     with _explained(place):
         if place.is_dir():
             return _version1.read(place)
@@ -129,12 +129,19 @@ def sweep(directory: Path) -> None:
                     os.unlink(directory / name)
 
 
+def as_path(path: str | os.PathLike[str]) -> Path:
+    """Return the path with the home directory expanded; refuse what cannot be the path of a save."""
+    name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(name, str) or not name:
+        raise InputError(f"{path!r:.80} is not a path. Pass the path of a file, as a string.")
+    if "\0" in name:
+        raise StorageError(f"{name[:80]!r} cannot be a path: it holds a zero byte. Use another.")
+    return Path(os.path.expanduser(name))
+
+
 def _resolved(path: str | os.PathLike[str]) -> Path:
-    """Expand the home directory and follow links, so that a link to a save is kept when the save is replaced."""
-    try:
-        return Path(os.path.realpath(os.path.expanduser(path)))
-    except ValueError as error:  # a zero byte
-        raise StorageError(f"{str(path)[:80]!r} cannot be a path: {error}. Use another.") from error
+    """Follow links, so that a link to a save is kept when the save is replaced."""
+    return Path(os.path.realpath(as_path(path)))
 
 
 def _sealed(document: Mapping[str, Json], tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -142,6 +142,9 @@ class Checkpoints:
         self._pause = PAUSE
         self._passed: dict[int, set[int]] = {}
         """For each attempt, the steps whose checkpoints were damaged and skipped."""
+        self._locks = ExitStack()
+        self._locked: os.stat_result | None = None
+        """The directory that was locked; another one may have taken its place since."""
         self.told: set[str] = set()
         """Notes already given to the user as warnings."""
 
@@ -154,8 +157,10 @@ class Checkpoints:
         if not hosts.first():
             yield
             return
-        with lock.locked(self.directory) as trouble:
+        with ExitStack() as self._locks:
+            trouble = self._locks.enter_context(lock.locked(self.directory))
             if trouble is None:
+                self._locked = os.stat(self.directory)
                 storage.sweep(self.directory)
             elif not self.directory.is_dir():
                 raise InputError(
@@ -256,9 +261,10 @@ class Checkpoints:
         arrays |= self._coordinates
         path = self._path(attempt, run.done)
         try:
+            self._restore_directory(run)
             _make_room(path)
             storage.write(path, document, arrays)
-        except (StorageError, OSError) as error:
+        except (StorageError, OSError, InputError) as error:
             if not self._failed:
                 self._failed = True
                 self._tell(run, f"no checkpoint at step {run.done}: {error}")
@@ -266,6 +272,22 @@ class Checkpoints:
         self._saved_at, self._saved_step, self._failed = time.monotonic(), run.done, False
         self._pause = max(PAUSE, (self._saved_at - began) / SHARE)
         self._prune(attempt, run.done)
+
+    def _restore_directory(self, run: Run) -> None:
+        """Make and lock the directory again if it was removed during the run, and say so.
+
+        Raises `InputError` if another run has made it again, and uses it.
+        """
+        with suppress(FileNotFoundError):
+            if self._locked is None or os.path.samestat(os.stat(self.directory), self._locked):
+                return
+        trouble = self._locks.enter_context(lock.locked(self.directory))
+        self._locked = os.stat(self.directory) if trouble is None else None
+        self._tell(
+            run,
+            f"{self.directory} was removed during the run, with the checkpoints in it; it was made again at step "
+            f"{run.done:,}",
+        )
 
     def _tell(self, run: Run, note: str) -> None:
         """Warn now, and keep the message in the run's notes."""

@@ -33,6 +33,7 @@ from gpvi.targets.target import Target
 from gpvi.training._prefetch import example
 from gpvi.training.arguments import check_arguments, check_one_form, check_watching, checked_mesh
 from gpvi.training.checkpoint import Checkpoints, Log, identity, probes
+from gpvi.training.context import check_context
 from gpvi.training.loop import Callback, Watch, train
 from gpvi.training.preparation import Prepared, default_batch_size, first_state, planned, prepare
 from gpvi.training.program import Plan, compile_chunk, limit_chunk_time
@@ -63,12 +64,12 @@ def fit(
     be trusted (see `gpvi.training.stopping`). What was chosen, and why training stopped, is kept in
     `posterior.training`.
 
-    A draw at which log p or its gradient is not finite contributes no score to its step; averages use the remaining
-    draws, and such a particle still repels the others. A share of them above 5 % is reported in a warning. If more than
-    half the draws of a step are not finite, or the step itself is not, the run goes back to its last good state with
-    half the step size, at most eight times; then it stops there. A log-density that raises as it runs (in a callback)
-    also ends the run at its last good state. Ctrl-C ends it after the current chunk and returns the posterior so far
-    (see docs/surviving.md).
+    A draw at which log p or its gradient is not finite is pulled back to the nearest one that has a value, so that
+    regions without values repel; averages use the remaining draws. A share of them above 5 % is reported in a warning.
+    If more than half the draws of a step are not finite, or the step itself is not, the run goes back to its last good
+    state with half the step size, at most eight times; then it stops there. A log-density that raises as it runs (in a
+    callback) also ends the run at its last good state. Ctrl-C ends it after the current chunk and returns the posterior
+    so far (see docs/surviving.md).
 
     Parameters
     ----------
@@ -113,6 +114,8 @@ def fit(
         If an argument cannot be used; raised before anything is compiled.
     gpvi.errors.OtherRunError
         If `checkpoint` holds another run: another target, method, key or data.
+    gpvi.errors.NotAvailableError
+        Inside a JAX transformation, or in a forked child of a process that has used JAX.
     gpvi.errors.DivergenceError
         If not even the first steps were finite.
 
@@ -123,6 +126,7 @@ def fit(
     >>> posterior.sample(1_000, key=key).shape
     (1000, 2)
     """
+    check_context("gpvi.fit", key)
     plan = planned(target, method, steps, optimizer, batch_size, init, mesh)
     if method is None and not isinstance(init, Posterior):
         _advise(target)
@@ -218,6 +222,7 @@ def fit_seeds(
     >>> len(posteriors)
     3
     """
+    check_context("gpvi.fit_seeds", key)
     inits = [init] * len(targets) if init is None or isinstance(init, str) else list(init)
     if len(inits) != len(targets):
         raise InputError(

@@ -111,8 +111,8 @@ def rejections(history: dict[str, np.ndarray]) -> str | None:
     if not share > TOLERATED_REJECTED:
         return None
     return (
-        f"{share:.0%} of the last draws fell where log p is not finite, and had no score: the posterior is not "
-        "known there. Transform a coordinate with a bounded range into an unconstrained one, or use dtype='float64' "
+        f"{share:.0%} of the last draws fell where log p is not finite, and had no score: they were only pulled "
+        "back. Transform a coordinate with a bounded range into an unconstrained one, or use dtype='float64' "
         "where numbers underflow (see target.debug())"
     )
 

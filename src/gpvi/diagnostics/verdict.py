@@ -121,8 +121,8 @@ def _of_density(summary: ImportanceSummary) -> Iterator[Verdict]:
         yield Verdict(
             "do not trust",
             f"the draws miss about {summary.missing:.0%} of the posterior",
-            "Look at posterior.modes(key=…), and run gpvi.SMC, which weighs modes that are far apart; a fit with another "
-            "key that does not see what is missed does not disprove it.",
+            "Look at posterior.modes(key=…), and run gpvi.SMC, which weighs modes that are far apart; a fit with "
+            "another key that does not see what is missed does not disprove it.",
         )
     heavy = not summary.k_hat <= RELIABLE_K_HAT
     if heavy and summary.k_hat <= HOPELESS_K_HAT and summary.effective_share >= EVEN_SHARE:

@@ -158,11 +158,13 @@ def test_wrong_types_outside_of_the_type_checked_tests():
         target, key = gpvi.Target(lambda x: -x @ x, dim=2), jax.random.key(0)
         for words, ask in {
             "wrap the log-density: gpvi.Target": lambda: gpvi.fit(lambda x: -x @ x, key=key),
-            "gpvi.GPVI()": lambda: gpvi.fit(target, "gpvi", key=key),
+            "Did you mean 'gpvi'": lambda: gpvi.fit(target, "gpiv", key=key),
             "such as gpvi.GPVI()": lambda: gpvi.fit(target, gpvi.GPVI, key=key),
-            "key is 7; pass one JAX key, such as jax.random.key(7)": lambda: gpvi.fit(target, key=7),
+            "key is -7; as a seed it must be from 0": lambda: gpvi.fit(target, key=-7),
+            "key is 0.5; pass a seed, such as 0": lambda: gpvi.fit(target, key=0.5),
+            "key is True": lambda: gpvi.fit(target, key=True),
             "key is None": lambda: gpvi.compare(target, [gpvi.SVGD()], key=None),
-            "pass one JAX key": lambda: gpvi.estimate(target, key=jax.random.split(key)),
+            "or one JAX key": lambda: gpvi.estimate(target, key=jax.random.split(key)),
             "steps is 2.5": lambda: gpvi.fit(target, key=key, steps=2.5),
             "steps is 'many'": lambda: gpvi.fit(target, key=key, steps="many"),
             "optimizer is 'adam'; pass an Optax optimizer": lambda: gpvi.fit(

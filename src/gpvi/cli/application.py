@@ -77,8 +77,6 @@ app = typer.Typer(
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Output directory.")]
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print only JSON.")]
 """Its empty metavar keeps the help from showing a value: a switch takes none."""
-SEEDS = 2**32
-"""Seeds are integers below this number. JAX would reduce larger ones modulo it."""
 
 
 def _version(wanted: bool) -> bool:

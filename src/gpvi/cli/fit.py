@@ -4,7 +4,6 @@ import csv
 import dataclasses
 import json
 import math
-import re
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from gpvi.cli.application import SEEDS, AsJson, Bar, Out, app, complain
-from gpvi.errors import InputError, StorageError, UnknownOptionError, quietly
+from gpvi.cli.application import AsJson, Bar, Out, app, complain
+from gpvi.errors import InputError, StorageError, quietly
 from gpvi.persistence.writing import atomic, check_writable
+from gpvi.specs import SEEDS
 
 if TYPE_CHECKING:
     from gpvi.diagnostics.diagnosis import Diagnosis
@@ -111,15 +111,9 @@ def fit(
 
 
 def _method(name: str) -> "Method":
-    from gpvi.methods import METHODS
-    from gpvi.specs import hyphenated
+    from gpvi.methods import as_method
 
-    known = {hyphenated(method.__name__): method for method in METHODS}
-    meant = {word.replace("-", ""): method for word, method in known.items()}
-    word = re.sub(r"[-_ ]", "", name.lower())
-    if word not in meant:
-        raise UnknownOptionError("method", name, known)
-    return meant[word]()
+    return as_method(name)
 
 
 def _check_draws(method: "Method", asked: int | None) -> None:

@@ -13,11 +13,11 @@ from jaxtyping import PRNGKeyArray
 
 from gpvi.diagnostics.diagnosis import Diagnosis
 from gpvi.errors import GPVIError, InputError, quietly, require_extra
-from gpvi.methods import Method
+from gpvi.methods import Method, as_method
 from gpvi.posterior.posterior import Posterior
 from gpvi.posterior.summary import aligned
 from gpvi.progress import Meter
-from gpvi.specs import require_key
+from gpvi.specs import as_key
 from gpvi.targets.target import Target
 from gpvi.training.fit import fit
 
@@ -168,9 +168,9 @@ class Comparison:
 
 def compare(
     target: Target,
-    methods: Sequence[Method] | Mapping[str, Method],
+    methods: Sequence[Method | str] | Mapping[str, Method | str],
     *,
-    key: PRNGKeyArray,
+    key: PRNGKeyArray | int,
     progress: bool | Meter = True,
     **options: Any,
 ) -> Comparison:
@@ -184,9 +184,9 @@ def compare(
     target
         The posterior to approximate.
     methods
-        The methods, or a mapping from labels to methods. Without labels the names of the classes are used.
+        The methods or their names, or a mapping from labels to them. Without labels the names of the classes are used.
     key
-        A random key.
+        A random key, or a seed.
     progress
         True for a bar, False for silence, or a `gpvi.progress.Meter`.
     **options
@@ -212,8 +212,11 @@ def compare(
     >>> comparison["many"].particles.shape
     (32, 2)
     """
-    require_key(key)
-    labelled = dict(methods) if isinstance(methods, Mapping) else _labelled(methods)
+    key = as_key(key)
+    if isinstance(methods, Mapping):
+        labelled = {label: as_method(method) for label, method in methods.items()}
+    else:
+        labelled = _labelled([as_method(method) for method in methods])
     if not labelled:
         raise InputError("methods is empty; pass one or more, such as [gpvi.GPVI(), gpvi.SVGD()].")
     rows, (fit_key, check_key, show_key) = [], jax.random.split(key, 3)

@@ -13,6 +13,9 @@ from gpvi.methods.ensemble import DeepEnsemble as DeepEnsemble
 from gpvi.methods.gpvi import GPVI as GPVI
 from gpvi.methods.mcmc import HMC as HMC
 from gpvi.methods.mcmc import NUTS as NUTS
+from gpvi.methods.names import METHODS as METHODS
+from gpvi.methods.names import as_method as as_method
+from gpvi.methods.names import method_name as method_name
 from gpvi.methods.particle import GFSD as GFSD
 from gpvi.methods.particle import GFSF as GFSF
 from gpvi.methods.particle import KSD as KSD
@@ -30,23 +33,3 @@ from gpvi.methods.schedules import decaying_adam as decaying_adam
 from gpvi.methods.variational import FullRankVI as FullRankVI
 from gpvi.methods.variational import MeanFieldVI as MeanFieldVI
 from gpvi.methods.variational import NormalizingFlow as NormalizingFlow
-
-METHODS: tuple[type[Method], ...] = (
-    GPVI,
-    NormalizingFlow,
-    FullRankVI,
-    MeanFieldVI,
-    Pathfinder,
-    SVGD,
-    GFSF,
-    GFSD,
-    KSD,
-    AmortizedSVGD,
-    AmortizedGFSF,
-    AmortizedGFSD,
-    AmortizedKSD,
-    DeepEnsemble,
-    HMC,
-    NUTS,
-)
-"""The library's methods, in the order of the table in docs/choosing.md."""

@@ -200,7 +200,7 @@ class Posterior:
             self.method, self.model, self.start, self._names, self.training, target, self.auxiliary
         )
 
-    def sample(self, n: Count, *, key: PRNGKeyArray) -> Float[Array, "n d"]:
+    def sample(self, n: Count, *, key: PRNGKeyArray | int) -> Float[Array, "n d"]:
         """Draw n points.
 
         Parameters
@@ -208,7 +208,7 @@ class Posterior:
         n
             The number of draws.
         key
-            A JAX random key; the same key gives the same draws.
+            A JAX random key, or a seed; the same key gives the same draws.
 
         Returns
         -------
@@ -227,12 +227,12 @@ class Posterior:
         >>> posterior.sample(5, key=key).shape
         (5, 2)
         """
-        n = self._count(n, key)
+        n, key = self._asked(n, key)
         with self._precision():
             return self._approximation.sample(n, key=key)
 
     def sample_and_log_prob(
-        self, n: Count, *, key: PRNGKeyArray
+        self, n: Count, *, key: PRNGKeyArray | int
     ) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
         """Draw n points with their log-densities (Eq. 1).
 
@@ -241,7 +241,7 @@ class Posterior:
         n
             The number of draws.
         key
-            A JAX random key; the draws are those of `sample` with the same key.
+            A JAX random key, or a seed; the draws are those of `sample` with the same key.
 
         Returns
         -------
@@ -261,7 +261,7 @@ class Posterior:
         >>> log_q.shape
         (5,)
         """
-        n = self._count(n, key)
+        n, key = self._asked(n, key)
         generator = self._approximation.require_density("sample_and_log_prob")
         with self._precision():
             x, log_q, _ = sampling.draw_with_density(generator, n, key)
@@ -304,7 +304,7 @@ class Posterior:
             values = sampling.log_prob(generator, jnp.atleast_2d(x))
             return values if x.ndim == 2 else values[0]
 
-    def diagnose(self, *, key: PRNGKeyArray, draws: Count | None = None) -> Diagnosis:
+    def diagnose(self, *, key: PRNGKeyArray | int = 0, draws: Count | None = None) -> Diagnosis:
         """Say whether to trust the posterior, in numbers and one sentence.
 
         With a density: ELBO, log evidence, importance ESS, k̂, moments before and after weighting, missing mass, fold
@@ -313,7 +313,7 @@ class Posterior:
         Parameters
         ----------
         key
-            A JAX random key.
+            A JAX random key, or a seed; seed 0 by default, so that the same posterior has the same diagnosis.
         draws
             The number of draws to examine: 4,000 by default, fewer of more than 16,000 coordinates, at least 100.
 
@@ -336,7 +336,7 @@ class Posterior:
         >>> posterior.diagnose(key=key).verdict.level
         'good'
         """
-        draws = self._count(self._default_draws() if draws is None else draws, key)
+        draws, key = self._asked(self._default_draws() if draws is None else draws, key)
         if draws < FEWEST_DRAWS:
             raise InputError(
                 f"draws is {draws}; the tail of their weights says nothing below {FEWEST_DRAWS}. Leave it out, or ask "
@@ -347,13 +347,13 @@ class Posterior:
         with self._precision():
             return self._approximation.diagnose(density, initial, notes, draws, key=key)
 
-    def summary(self, *, key: PRNGKeyArray, draws: Count | None = None) -> Summary:
+    def summary(self, *, key: PRNGKeyArray | int = 0, draws: Count | None = None) -> Summary:
         """Tabulate mean, spread and quantiles of every quantity that the model names, in its support.
 
         Parameters
         ----------
         key
-            A JAX random key.
+            A JAX random key, or a seed; seed 0 by default, so that the same posterior has the same summary.
         draws
             The number of new draws, 4,000 by default; particles and chains use all they hold. Draws are not weighted
             (see `resample`).
@@ -376,14 +376,14 @@ class Posterior:
         ('a', 'b')
         """
         target = self._require_target("summary")
-        n = self._count(self._default_draws() if draws is None else draws, key)
+        n, key = self._asked(self._default_draws() if draws is None else draws, key)
         with self._precision():
             x = self._approximation.summarised(n, key=key)
             named = arviz.flat(arviz.named(target, x))
         return summarise(named, self._approximation.by_chain)
 
     def resample(
-        self, n: Count, *, key: PRNGKeyArray, proposals: Count | None = None
+        self, n: Count, *, key: PRNGKeyArray | int, proposals: Count | None = None
     ) -> Float[Array, "n d"]:
         """Draw n points, with replacement, by Pareto-smoothed importance resampling.
 
@@ -392,7 +392,7 @@ class Posterior:
         n
             The number of draws.
         key
-            A JAX random key.
+            A JAX random key, or a seed.
         proposals
             The number of new draws to choose from; by default 10 n, and at least 1,000.
 
@@ -414,8 +414,8 @@ class Posterior:
         >>> posterior.resample(50, key=key).shape
         (50, 2)
         """
-        n = self._count(n, key)
-        proposals = max(10 * n, 1_000) if proposals is None else self._count(proposals, key)
+        n, key = self._asked(n, key)
+        proposals = max(10 * n, 1_000) if proposals is None else _count(proposals)
         draw_key, choice_key = jax.random.split(key)
         x, log_weights, k_hat = self._smoothed(proposals, draw_key, "resample")
         with self._precision():
@@ -431,7 +431,7 @@ class Posterior:
         return chosen
 
     def sample_and_log_weights(
-        self, n: Count, *, key: PRNGKeyArray
+        self, n: Count, *, key: PRNGKeyArray | int
     ) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
         """Draw n points with their Pareto-smoothed, normalised log importance weights.
 
@@ -440,7 +440,7 @@ class Posterior:
         n
             The number of draws.
         key
-            A JAX random key; the draws are those of `sample` with the same key.
+            A JAX random key, or a seed; the draws are those of `sample` with the same key.
 
         Returns
         -------
@@ -460,10 +460,11 @@ class Posterior:
         >>> log_weights.shape
         (200,)
         """
-        x, log_weights, _ = self._smoothed(self._count(n, key), key, "sample_and_log_weights")
+        n, key = self._asked(n, key)
+        x, log_weights, _ = self._smoothed(n, key, "sample_and_log_weights")
         return x, log_weights
 
-    def draws(self, n: Count, *, key: PRNGKeyArray) -> PyTree:
+    def draws(self, n: Count, *, key: PRNGKeyArray | int) -> PyTree:
         """Draw n points by name and in their supports, as the target's model knows them.
 
         Parameters
@@ -471,7 +472,7 @@ class Posterior:
         n
             The number of draws.
         key
-            A JAX random key; the draws are those of `sample` with the same key.
+            A JAX random key, or a seed; the draws are those of `sample` with the same key.
 
         Returns
         -------
@@ -499,7 +500,7 @@ class Posterior:
     def to_arviz(
         self,
         *,
-        key: PRNGKeyArray,
+        key: PRNGKeyArray | int,
         draws: Count = DEFAULT_DRAWS,
         predictive: bool = True,
         log_likelihood: bool = True,
@@ -513,7 +514,7 @@ class Posterior:
         Parameters
         ----------
         key
-            A JAX random key.
+            A JAX random key, or a seed.
         draws
             The number of new draws; particles and chains give at most this many of what they hold, chains kept apart.
         predictive, log_likelihood
@@ -538,7 +539,7 @@ class Posterior:
         >>> posterior.to_arviz(key=key, draws=100)["posterior"]["x"].shape
         (1, 100, 2)
         """
-        draws = self._count(draws, key)
+        draws, key = self._asked(draws, key)
         target = self._require_target("to_arviz")
         arviz.check(target, draws, predictive=predictive, log_likelihood=log_likelihood)
         draw_key, predict_key = jax.random.split(key)
@@ -600,12 +601,9 @@ class Posterior:
     def _default_draws(self) -> int:
         return max(FEWEST_DRAWS, min(DEFAULT_DRAWS, MOST_NUMBERS // self.dim))
 
-    def _count(self, n: Any, key: Any) -> int:
-        """Return the number of draws as a Python int: a static argument of the compiled programs."""
-        specs.require_key(key)
-        if not specs.is_whole(n) or n < 1:
-            raise InputError(f"the number of draws is {n!r}; it must be a whole number ≥ 1.")
-        return int(n)
+    def _asked(self, n: Any, key: Any) -> tuple[int, PRNGKeyArray]:
+        """Return the number of draws and the key that a caller asks for, after checking them."""
+        return _count(n), specs.as_key(key)
 
     def _require_target(self, what: str) -> Target:
         if self.target is None:
@@ -653,6 +651,13 @@ def load(path: str | os.PathLike[str], classes: Iterable[Any] = ()) -> Posterior
     2
     """
     return Posterior(**saving.read(path, classes)._asdict())
+
+
+def _count(n: Any) -> int:
+    """Return the number of draws as a Python int: a static argument of the compiled programs."""
+    if not specs.is_whole(n) or n < 1:
+        raise InputError(f"the number of draws is {n!r}; it must be a whole number ≥ 1.")
+    return int(n)
 
 
 def _first(names: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from gpvi.methods import Method
 from gpvi.parallel.memory import GIB
-from gpvi.specs import require_key
+from gpvi.specs import as_key
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.targets.target import Target
 from gpvi.training._prefetch import Feed, example
@@ -63,9 +63,9 @@ class Estimate(NamedTuple):
 
 def estimate(
     target: Target,
-    method: Method | None = None,
+    method: Method | str | None = None,
     *,
-    key: PRNGKeyArray,
+    key: PRNGKeyArray | int,
     steps: int | None = None,
     optimizer: optax.GradientTransformation | None = None,
     batch_size: int | None = None,
@@ -99,7 +99,7 @@ def estimate(
     100
     """
     plan = planned(target, method, steps, optimizer, batch_size, "auto", mesh)
-    require_key(key)
+    key = as_key(key)
     start_key, init_key, run_key = jax.random.split(key, 3)
     with target.precision():
         target = target.checked(plan.batch_size)

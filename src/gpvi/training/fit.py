@@ -19,14 +19,14 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from gpvi.errors import InputError, TrainingWarning, warn
-from gpvi.methods import Method
+from gpvi.methods import Method, as_method
 from gpvi.methods.base import State
 from gpvi.parallel import hosts
 from gpvi.parallel.mesh import for_seeds
 from gpvi.posterior.history import Training
 from gpvi.posterior.posterior import Posterior
 from gpvi.progress import Meter, as_meter
-from gpvi.specs import require_key
+from gpvi.specs import as_key
 from gpvi.targets.coordinates import Whitened
 from gpvi.targets.target import Target
 from gpvi.training._prefetch import example
@@ -40,9 +40,9 @@ from gpvi.training.stopping import Judge, best_attempt
 
 def fit(
     target: Target,
-    method: Method | None = None,
+    method: Method | str | None = None,
     *,
-    key: PRNGKeyArray,
+    key: PRNGKeyArray | int,
     steps: int | None = None,
     optimizer: optax.GradientTransformation | None = None,
     batch_size: int | None = None,
@@ -74,11 +74,12 @@ def fit(
     target
         The posterior to approximate.
     method
+        A name such as "nuts", for a method with its default options, or an object such as `gpvi.NUTS(chains=8)`.
         `gpvi.GPVI()` by default, with another generator for networks. If log p and its gradient take more than 2²⁰
         operations, in up to 20 dimensions, it is `GPVI(gradient="l2", particles=128, first_round=250)` (see
         docs/choosing.md).
     key
-        A JAX random key; the same key gives the same posterior.
+        A JAX random key, or a seed such as 0; the same key gives the same posterior.
     steps, optimizer
         The number of steps and an Optax optimiser. By default the method's own, with a schedule that decays to zero.
     batch_size
@@ -127,7 +128,7 @@ def fit(
         _advise(target)
     check_watching(callbacks, checkpoint, every)
     saves = None if checkpoint is None else Checkpoints(checkpoint, every)
-    require_key(key)
+    key = as_key(key)
     start_key, init_key, run_key = jax.random.split(key, 3)
     with _locked(saves), target.precision():
         prepared = prepare([target], plan.method, plan.batch_size, [init], saves, keys=[start_key])
@@ -161,9 +162,9 @@ def fit(
 
 def fit_seeds(
     targets: Sequence[Target],
-    method: Method,
+    method: Method | str,
     *,
-    key: PRNGKeyArray,
+    key: PRNGKeyArray | int,
     steps: int | None = None,
     optimizer: optax.GradientTransformation | None = None,
     batch_size: int | None = None,
@@ -182,9 +183,9 @@ def fit_seeds(
     targets
         The targets. They share their functions and the shapes of their data; each gets its own randomness.
     method
-        The method; there is no default.
+        The method or its name; there is no default.
     key
-        A JAX random key, for all of them.
+        A JAX random key, or a seed, for all of them.
     steps, optimizer, batch_size, progress, checkpoint, every
         As for `gpvi.fit`, for all targets at once.
     init
@@ -220,6 +221,7 @@ def fit_seeds(
         raise InputError(
             f"init holds {len(inits)} posteriors for {len(targets)} targets; give one for each."
         )
+    method = as_method(method)
     for target, own in zip(targets, inits, strict=True):
         check_arguments(target, method, steps, batch_size, own, optimizer)
     check_watching((), checkpoint, every)
@@ -229,7 +231,7 @@ def fit_seeds(
     steps = method.default_steps() if steps is None else int(steps)
     optimizer = method.default_optimizer(steps) if optimizer is None else optimizer
     saves = None if checkpoint is None else Checkpoints(checkpoint, every)
-    require_key(key)
+    key = as_key(key)
     start_key, init_key, run_key = jax.random.split(key, 3)
     with _locked(saves), targets[0].precision():
         start_keys, init_keys = (jax.random.split(each, seeds) for each in (start_key, init_key))
@@ -280,7 +282,7 @@ def _identify(
     density: Whitened,
     state: State,
     init: Any,
-    key: PRNGKeyArray,
+    key: PRNGKeyArray | int,
 ) -> None:
     """Tell the checkpoints which run they belong to: the run on one device, so that it may resume on several."""
     alone = compile_chunk(dataclasses.replace(plan, mesh=None), density, state)

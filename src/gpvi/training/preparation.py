@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpvi.diagnostics.missing_mass import InitialEvidence
 from gpvi.errors import TrainingWarning, warn
-from gpvi.methods import GPVI, Method
+from gpvi.methods import GPVI, Method, as_method
 from gpvi.methods.base import Learner, State
 from gpvi.methods.carriers import Sampler
 from gpvi.methods.particle import AmortizedMethod
@@ -41,7 +41,7 @@ WHITENED_DIMENSIONS = 1_000
 
 def planned(
     target: Target,
-    method: Method | None,
+    method: Method | str | None,
     steps: int | None,
     optimizer: optax.GradientTransformation | None,
     batch_size: int | None,
@@ -49,7 +49,7 @@ def planned(
     mesh: Mesh | int | None = None,
 ) -> Plan:
     """Return what `fit` will run with these arguments; refuse arguments that cannot be used."""
-    method = _default_method(target, init, batch_size) if method is None else method
+    method = _default_method(target, init, batch_size) if method is None else as_method(method)
     check_arguments(target, method, steps, batch_size, init, optimizer)
     batch_size = default_batch_size(target, method, batch_size)
     rounds = stopping.rounds(target, method, steps, optimizer, batch_size, init)

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpvi.cli.application import SEEDS, AsJson, Bar, Out, app, complain, console
+from gpvi.cli.application import AsJson, Bar, Out, app, complain, console
 from gpvi.errors import InputError, OtherRunError, StorageError, UnknownOptionError, require_extra
 from gpvi.persistence.writing import make_writable
+from gpvi.specs import SEEDS
 from gpvi_paper.cli._tables import print_record
 
 if TYPE_CHECKING:

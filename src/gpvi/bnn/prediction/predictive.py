@@ -26,7 +26,7 @@ from gpvi.errors import InputError, NotAvailableError
 from gpvi.posterior import saving
 from gpvi.posterior.posterior import Posterior
 from gpvi.posterior.saving import understood
-from gpvi.specs import require_between, require_key, require_positive
+from gpvi.specs import as_key, require_between, require_positive
 
 
 class Predictive:
@@ -106,7 +106,7 @@ class Predictive:
         """The number of networks that particles or chains hold; None if new ones can be drawn."""
         return _draws.available_draws(self.members)
 
-    def predict(self, X: Any, *, key: PRNGKeyArray, draws: int | None = None) -> Prediction:
+    def predict(self, X: Any, *, key: PRNGKeyArray | int, draws: int | None = None) -> Prediction:
         """Predict mean and variance, with its two parts; for classes also entropy and mutual information.
 
         Parameters
@@ -114,7 +114,7 @@ class Predictive:
         X
             Inputs, (b, …).
         key
-            A JAX key, by which networks are drawn.
+            A JAX key or a seed, by which networks are drawn.
         draws
             The number of networks.
 
@@ -154,7 +154,7 @@ class Predictive:
             return with_sharpness(plain, self.likelihood, self.sharpness)
 
     def log_prob(
-        self, X: Any, y: Any, *, key: PRNGKeyArray, draws: int | None = None
+        self, X: Any, y: Any, *, key: PRNGKeyArray | int, draws: int | None = None
     ) -> Float[Array, " b"]:
         """Return log p(y | x, data) = log (1/n) Σ_i p(y | x, w_i) of each row.
 
@@ -163,7 +163,7 @@ class Predictive:
         X, y
             Inputs, (b, …), and outcomes with b rows.
         key
-            A JAX key, by which networks are drawn.
+            A JAX key or a seed, by which networks are drawn.
         draws
             The number of networks.
 
@@ -202,7 +202,7 @@ class Predictive:
         return jnp.take_along_axis(logs, labels.reshape(-1, 1), 1)[:, 0]
 
     def log_probabilities(
-        self, X: Any, *, key: PRNGKeyArray, draws: int | None = None
+        self, X: Any, *, key: PRNGKeyArray | int, draws: int | None = None
     ) -> Float[Array, "b c"]:
         """Return log p(c | x, data) of every class, also where the probability underflows to 0.
 
@@ -211,7 +211,7 @@ class Predictive:
         X
             Inputs, (b, …).
         key
-            A JAX key, by which networks are drawn.
+            A JAX key or a seed, by which networks are drawn.
         draws
             The number of networks.
 
@@ -259,7 +259,7 @@ class Predictive:
         X: Any,
         levels: Sequence[float] | float,
         *,
-        key: PRNGKeyArray,
+        key: PRNGKeyArray | int,
         draws: int | None = None,
     ) -> Float[Array, "q b m"]:
         """Return quantiles of y, observation noise included.
@@ -271,7 +271,7 @@ class Predictive:
         levels
             One or more probabilities.
         key
-            A JAX key, by which networks are drawn.
+            A JAX key or a seed, by which networks are drawn.
         draws
             The number of networks.
 
@@ -314,7 +314,7 @@ class Predictive:
         return self._by_rows(Mixture.quantiles, X, draws=draws, key=key, axis=1, levels=at)
 
     def interval(
-        self, X: Any, level: float = 0.9, *, key: PRNGKeyArray, draws: int | None = None
+        self, X: Any, level: float = 0.9, *, key: PRNGKeyArray | int, draws: int | None = None
     ) -> tuple[Float[Array, "b m"], Float[Array, "b m"]]:
         """Return the central interval that contains y with probability `level`.
 
@@ -325,7 +325,7 @@ class Predictive:
         level
             The probability of the interval.
         key
-            A JAX key, by which networks are drawn.
+            A JAX key or a seed, by which networks are drawn.
         draws
             The number of networks.
 
@@ -362,7 +362,7 @@ class Predictive:
         lower, upper = self.quantiles(X, [(1 - level) / 2, (1 + level) / 2], key=key, draws=draws)
         return lower, upper
 
-    def sample(self, X: Any, n: int | None = None, *, key: PRNGKeyArray) -> Array:
+    def sample(self, X: Any, n: int | None = None, *, key: PRNGKeyArray | int) -> Array:
         """Draw y from each of n networks.
 
         Parameters
@@ -372,7 +372,7 @@ class Predictive:
         n
             The number of networks.
         key
-            A JAX key, by which networks and noise are drawn.
+            A JAX key or a seed, by which networks and noise are drawn.
 
         Returns
         -------
@@ -402,7 +402,9 @@ class Predictive:
         """
         return self._all_rows(Mixture.sample, X, n, key, with_noise=True)
 
-    def outputs(self, X: Any, n: int | None = None, *, key: PRNGKeyArray) -> Float[Array, "n b o"]:
+    def outputs(
+        self, X: Any, n: int | None = None, *, key: PRNGKeyArray | int
+    ) -> Float[Array, "n b o"]:
         """Return the outputs of each of n networks, without noise.
 
         Parameters
@@ -412,7 +414,7 @@ class Predictive:
         n
             The number of networks.
         key
-            A JAX key, by which networks are drawn.
+            A JAX key or a seed, by which networks are drawn.
 
         Returns
         -------
@@ -509,10 +511,10 @@ class Predictive:
             )
 
     def _mixture(
-        self, X: Any, draws: int | None, key: PRNGKeyArray
+        self, X: Any, draws: int | None, key: PRNGKeyArray | int
     ) -> tuple[Mixture, np.ndarray, PRNGKeyArray]:
         """Return the networks that a call averages over, the checked inputs, and a key for noise."""
-        require_key(key)
+        key = as_key(key)
         inputs = checked_inputs(X, self.network)
         self._require_coordinates(self.network.outputs(inputs))
         draw_key, noise_key = jax.random.split(key)
@@ -520,7 +522,7 @@ class Predictive:
         return Mixture(self.network, self.likelihood, networks), inputs, noise_key
 
     def _all_rows(
-        self, compute: Callable, X: Any, n: int | None, key: PRNGKeyArray, *, with_noise: bool
+        self, compute: Callable, X: Any, n: int | None, key: PRNGKeyArray | int, *, with_noise: bool
     ) -> Array:
         """Return what `compute` makes of all rows at once: what each network says of them."""
         with precision(self.posterior.dtype):
@@ -534,7 +536,7 @@ class Predictive:
         X: Any,
         *,
         draws: int | None,
-        key: PRNGKeyArray,
+        key: PRNGKeyArray | int,
         y: np.ndarray | None = None,
         axis: int = 0,
         **options: Any,

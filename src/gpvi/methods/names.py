@@ -1,0 +1,106 @@
+"""Methods by name, as Python and the command line write them: "nuts", "mean-field-vi" or "MeanFieldVI"."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpvi.errors import InputError, UnknownOptionError
+from gpvi.methods.base import Method
+from gpvi.methods.ensemble import DeepEnsemble
+from gpvi.methods.gpvi import GPVI
+from gpvi.methods.mcmc import HMC, NUTS
+from gpvi.methods.particle import (
+    GFSD,
+    GFSF,
+    KSD,
+    SVGD,
+    AmortizedGFSD,
+    AmortizedGFSF,
+    AmortizedKSD,
+    AmortizedSVGD,
+)
+from gpvi.methods.pathfinder import Pathfinder
+from gpvi.methods.variational import FullRankVI, MeanFieldVI, NormalizingFlow
+from gpvi.specs import hyphenated
+
+METHODS: tuple[type[Method], ...] = (
+    GPVI,
+    NormalizingFlow,
+    FullRankVI,
+    MeanFieldVI,
+    Pathfinder,
+    SVGD,
+    GFSF,
+    GFSD,
+    KSD,
+    AmortizedSVGD,
+    AmortizedGFSF,
+    AmortizedGFSD,
+    AmortizedKSD,
+    DeepEnsemble,
+    HMC,
+    NUTS,
+)
+"""The library's methods, in the order of the table in docs/choosing.md."""
+SHORT = {"mfvi": "mean-field-vi", "ensemble": "deep-ensemble", "flow": "normalizing-flow"}
+"""Names that are used beside those of the classes."""
+
+
+def method_name(name: str) -> str:
+    """Return the hyphenated name of a method, however it is written.
+
+    Parameters
+    ----------
+    name
+        Its class, its hyphenated name or a short one. Case, hyphens, underscores and spaces do not matter.
+
+    Returns
+    -------
+    str
+        Such as "mean-field-vi" for "MeanFieldVI", "mean_field_vi" and "mfvi".
+
+    Raises
+    ------
+    gpvi.errors.UnknownOptionError
+        If there is no such method.
+    """
+    names = [hyphenated(kind.__name__) for kind in METHODS]
+    known = {_plain(each): each for each in names} | SHORT
+    if _plain(name) not in known:
+        raise UnknownOptionError("method", name, [*names, *SHORT])
+    return known[_plain(name)]
+
+
+def as_method(method: Any, makers: Mapping[str, Callable[[], Method]] | None = None) -> Method:
+    """Return a method as it is, and a name as the method with its default options.
+
+    Parameters
+    ----------
+    method
+        An object such as `gpvi.NUTS()`, or a name that `method_name` knows.
+    makers
+        What makes the method of each hyphenated name; by default its class.
+
+    Returns
+    -------
+    Method
+        The method.
+
+    Raises
+    ------
+    gpvi.errors.InputError
+        If there is no method of this name, or it is neither a name nor a method.
+    """
+    if isinstance(method, str):
+        makers = {hyphenated(kind.__name__): kind for kind in METHODS} if makers is None else makers
+        return makers[method_name(method)]()
+    if isinstance(method, type) or not isinstance(method, Method):
+        raise InputError(
+            f"method is {method!r}; pass a name such as 'nuts', or a method with its options, such as gpvi.GPVI(). "
+            "A class of your own must be a subclass of gpvi.methods.Method."
+        )
+    return method
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_ ]", "", name.lower())

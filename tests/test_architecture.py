@@ -18,7 +18,7 @@ MOST_MODULES = 12
 LAYERS = (
     {"errors"},
     {"_compute", "_inputs", "specs", "progress", "cache", "persistence"},
-    {"parallel"},
+    {"parallel", "supports"},
     {"targets", "kernels", "metrics"},
     {"generators"},
     {"solvers"},

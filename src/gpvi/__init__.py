@@ -15,6 +15,7 @@ from gpvi import metrics as metrics
 from gpvi import progress as progress
 from gpvi import solvers as solvers
 from gpvi import specs as specs
+from gpvi import supports as supports
 from gpvi import targets as targets
 from gpvi.evaluation.calibration import sbc as sbc
 from gpvi.evaluation.comparison import compare as compare
@@ -91,6 +92,7 @@ __all__ = [
     "sbc",
     "solvers",
     "specs",
+    "supports",
     "targets",
 ]
 

@@ -165,6 +165,8 @@ def test_wrong_types_outside_of_the_type_checked_tests():
             "key is True": lambda: gpvi.fit(target, key=True),
             "key is None": lambda: gpvi.compare(target, [gpvi.SVGD()], key=None),
             "or one JAX key": lambda: gpvi.estimate(target, key=jax.random.split(key)),
+            "support (of 'a') is 3; pass": lambda: gpvi.supports.Supports.of({"a": 3}),
+            "supports has the name 3": lambda: gpvi.supports.Supports.of({3: "real"}),
             "steps is 2.5": lambda: gpvi.fit(target, key=key, steps=2.5),
             "steps is 'many'": lambda: gpvi.fit(target, key=key, steps="many"),
             "optimizer is 'adam'; pass an Optax optimizer": lambda: gpvi.fit(

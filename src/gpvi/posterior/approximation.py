@@ -119,7 +119,7 @@ class FromGenerator(Approximation):
         return None
 
     def sample(self, n: int, *, key: PRNGKeyArray) -> Float[Array, "n d"]:
-        return sampling.draw(self.generator, n, key)
+        return sampling.sample(self.generator, n, key)
 
     def summarised(self, n: int, *, key: PRNGKeyArray) -> Float[Array, "m d"]:
         return self.sample(n, key=key)

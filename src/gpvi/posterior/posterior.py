@@ -264,8 +264,7 @@ class Posterior:
         n, key = self._asked(n, key)
         generator = self._approximation.require_density("sample_and_log_prob")
         with self._precision():
-            x, log_q, _ = sampling.draw_with_density(generator, n, key)
-            return x, log_q
+            return sampling.sample_with_density(generator, n, key)
 
     def log_prob(self, x: ArrayLike) -> Float[Array, "*n"]:
         """Evaluate log q at given points.

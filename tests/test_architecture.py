@@ -17,7 +17,7 @@ MOST_MODULES = 12
 
 LAYERS = (
     {"errors"},
-    {"_compute", "_inputs", "specs", "progress", "cache", "persistence"},
+    {"_compute", "_html", "_inputs", "specs", "progress", "cache", "persistence"},
     {"parallel", "supports"},
     {"targets", "kernels", "metrics"},
     {"generators"},

@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from gpvi._html import badge, paragraph
+
 Level = Literal["good", "usable with importance weights", "no fault seen", "do not trust"]
 
 GOOD_K_HAT, RELIABLE_K_HAT, HOPELESS_K_HAT = 0.5, 0.7, 1.0
@@ -44,6 +46,12 @@ class Verdict(NamedTuple):
     level: Level
     reason: str
     remedy: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Verdict: {self.level}>"
+
+    def _repr_html_(self) -> str:
+        return paragraph(badge(self.level), f"{self.reason}.", self.remedy)
 
     def __str__(self) -> str:
         return " ".join(f"{self.level.capitalize()}: {self.reason}. {self.remedy}".split())

@@ -81,6 +81,12 @@ class Calibration:
         word = "calibrated" if self.calibrated else "NOT calibrated"
         return "\n".join([*rows, f"{word}: {len(self.ranks)} simulations, {self.draws} draws each"])
 
+    def __repr__(self) -> str:
+        word = "calibrated" if self.calibrated else "not calibrated"
+        return (
+            f"<Calibration: {word}; {len(self.ranks)} simulations of {len(self.names)} coordinates>"
+        )
+
     def figure(self) -> "Figure":
         """Draw a histogram of the ranks of each coordinate.
 

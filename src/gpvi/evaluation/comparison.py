@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from gpvi._html import badge, table
 from gpvi.diagnostics.diagnosis import Diagnosis
 from gpvi.errors import GPVIError, InputError, quietly, require_extra
 from gpvi.methods import Method, as_method
@@ -28,6 +29,18 @@ SHOWN_DRAWS = 2_000
 """Draws of each method in a figure."""
 SHOWN_COORDINATES = 4
 """Coordinates whose marginals a figure shows."""
+HEAD = (
+    "method",
+    "ELBO",
+    "log evidence",
+    "ESS",
+    "k̂",
+    "Stein spread",
+    "R̂",
+    "seconds",
+    "verdict",
+)
+"""The columns of a comparison."""
 COLOURS = ("#3f7fe0", "#e07b39", "#12a594", "#b65fcf", "#d6455d", "#8a8f98")
 
 
@@ -72,20 +85,19 @@ class Comparison:
     key: PRNGKeyArray
 
     def __str__(self) -> str:
-        head = (
-            "method",
-            "ELBO",
-            "log evidence",
-            "ESS",
-            "k̂",
-            "Stein spread",
-            "R̂",
-            "seconds",
-            "verdict",
-        )
-        table = [head, *(self._cells(row) for row in self.rows)]
-        lines = aligned(table, left=(0, len(head) - 1))
+        lines = aligned([HEAD, *(self._cells(row) for row in self.rows)], left=(0, len(HEAD) - 1))
         return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+    def __repr__(self) -> str:
+        verdicts = ", ".join(f"{row.label} {self._cells(row)[-1]}" for row in self.rows)
+        return f"<Comparison of {len(self.rows)} methods: {verdicts}>"
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for row in self.rows:
+            *numbers, verdict = self._cells(row)
+            rows.append([*numbers, verdict if row.diagnosis is None else badge(verdict)])
+        return table(rows, HEAD, left=(0, len(HEAD) - 1))
 
     def __getitem__(self, label: str) -> Posterior:
         """Return the posterior of the method with this label."""

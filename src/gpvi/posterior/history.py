@@ -4,6 +4,8 @@ import dataclasses
 
 import numpy as np
 
+from gpvi._html import paragraph, table
+
 
 @dataclasses.dataclass(frozen=True)
 class Training:
@@ -35,3 +37,22 @@ class Training:
     chosen: str = ""
     interrupted: bool = False
     unfinished: bool = False
+
+    def __repr__(self) -> str:
+        chosen = f"; {self.chosen}" if self.chosen else ""
+        return (
+            f"<Training: {self.steps:,} of {self.planned:,} steps in {self.seconds:.1f} s{chosen}>"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("steps", f"{self.steps:,} of {self.planned:,}"),
+            ("time", f"{self.seconds:.1f} s"),
+            *([("chosen", self.chosen)] if self.chosen else []),
+            *(
+                (name, f"{values[-1]:.4g} at the end")
+                for name, values in self.history.items()
+                if values.size
+            ),
+        ]
+        return table(rows, left=(0, 1), caption="Training") + "".join(map(paragraph, self.notes))

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 
 from gpvi import specs
+from gpvi._html import paragraph, table
 from gpvi._inputs import precision
 from gpvi.diagnostics import sampling
 from gpvi.diagnostics.diagnosis import Diagnosis
@@ -29,6 +30,7 @@ from gpvi.methods.carriers import Sampler
 from gpvi.posterior import arviz, saving
 from gpvi.posterior.approximation import Approximation, Model, approximation
 from gpvi.posterior.history import Training
+from gpvi.posterior.naming import MODEL, Naming, named, named_by, naming_of
 from gpvi.posterior.start import Start
 from gpvi.posterior.summary import Summary, summarise
 from gpvi.targets.coordinates import Affine, Whitened
@@ -58,6 +60,8 @@ class Posterior:
         The target; None for a loaded posterior (see `with_target`).
     auxiliary
         What a solver, critic or sampler had learned, from which training can be continued.
+    naming
+        How draws are named without a target; "model" if that needs the target.
 
     Examples
     --------
@@ -76,6 +80,7 @@ class Posterior:
         training: Training,
         target: Target | None = None,
         auxiliary: PyTree = None,
+        naming: Naming = MODEL,
     ):
         self.method = method
         self.model = model
@@ -84,6 +89,7 @@ class Posterior:
         self.training = training
         self.target = target
         self.auxiliary = auxiliary
+        self._naming = naming
         self.dim = self.affine.location.shape[0]
         self.dtype = np.dtype(self.affine.location.dtype)
 
@@ -114,11 +120,38 @@ class Posterior:
 
         These are the target, and what a solver or critic had learned, which a saved posterior keeps.
         """
-        return self.__dict__ | {"_names": self.names, "target": None, "auxiliary": None}
+        return self.__dict__ | {
+            "_names": self.names,
+            "_naming": self.naming,
+            "target": None,
+            "auxiliary": None,
+        }
 
     def __repr__(self) -> str:
         done, planned = self.training.steps, self.training.planned
-        return f"<Posterior of {self.method} in {self.dim} dimensions, {done} of {planned} steps>"
+        name = type(self.method).__name__
+        return f"<Posterior by {name} in {self.dim:,} dimensions, {done:,} of {planned:,} steps>"
+
+    def _repr_html_(self) -> str:
+        training = self.training
+        names = f": {_first(self.names)}" if self.dim <= saving.LISTED else ""
+        held = "any number" if self.size is None else f"{self.size:,}"
+        rows = [
+            ("method", str(self.method)),
+            ("dimensions", f"{self.dim:,}{names}"),
+            ("draws", f"{held}, in {self.dtype}"),
+            (
+                "training",
+                f"{training.steps:,} of {training.planned:,} steps, {training.seconds:.1f} s",
+            ),
+            *([("", training.chosen)] if training.chosen else []),
+            *([("start", self.start.report)] if self.start.report else []),
+        ]
+        ask = ".diagnose() says whether to trust it"
+        if self.target is None:
+            ask += ", after .with_target(target)"
+        notes = "".join(map(paragraph, training.notes))
+        return table(rows, left=(0, 1), caption="Posterior") + notes + paragraph(f"{ask}.")
 
     @property
     def affine(self) -> Affine:
@@ -129,6 +162,11 @@ class Posterior:
     def names(self) -> tuple[str, ...]:
         """One name per coordinate."""
         return self._names() if callable(self._names) else self._names
+
+    @property
+    def naming(self) -> Naming:
+        """How draws are named: "vector", "coordinates", their `gpvi.supports.Supports`, or "model"."""
+        return self._naming if self.target is None else naming_of(self.target)
 
     @property
     def size(self) -> int | None:
@@ -197,7 +235,14 @@ class Posterior:
                 "the target that was fitted, with its coordinates in the same order."
             )
         return Posterior(
-            self.method, self.model, self.start, self._names, self.training, target, self.auxiliary
+            self.method,
+            self.model,
+            self.start,
+            self._names,
+            self.training,
+            target,
+            self.auxiliary,
+            self._naming,
         )
 
     def sample(self, n: Count, *, key: PRNGKeyArray | int) -> Float[Array, "n d"]:
@@ -365,7 +410,7 @@ class Posterior:
         Raises
         ------
         gpvi.errors.NotAvailableError
-            If the posterior was loaded and has no target yet.
+            If the posterior was loaded, has no target yet, and a model must name the draws.
 
         Examples
         --------
@@ -374,12 +419,12 @@ class Posterior:
         >>> posterior.summary(key=key).names
         ('a', 'b')
         """
-        target = self._require_target("summary")
+        self._require_naming("summary")
         n, key = self._asked(self._default_draws() if draws is None else draws, key)
         with self._precision():
             x = self._approximation.summarised(n, key=key)
-            named = arviz.flat(arviz.named(target, x))
-        return summarise(named, self._approximation.by_chain)
+            variables = arviz.flat(self._named(x))
+        return summarise(variables, self._approximation.by_chain)
 
     def resample(
         self, n: Count, *, key: PRNGKeyArray | int, proposals: Count | None = None
@@ -482,7 +527,7 @@ class Posterior:
         Raises
         ------
         gpvi.errors.NotAvailableError
-            If the posterior was loaded and has no target yet.
+            If the posterior was loaded, has no target yet, and a model must name the draws.
 
         Examples
         --------
@@ -491,10 +536,10 @@ class Posterior:
         >>> posterior.draws(5, key=key)["a"].shape
         (5,)
         """
-        target = self._require_target("draws")
+        self._require_naming("draws")
         x = self.sample(n, key=key)
         with self._precision():
-            return arviz.named(target, x)
+            return self._named(x)
 
     def to_arviz(
         self,
@@ -515,7 +560,8 @@ class Posterior:
         key
             A JAX random key, or a seed.
         draws
-            The number of new draws; particles and chains give at most this many of what they hold, chains kept apart.
+            The number of new draws, rounded up to four chains of equal length; they are independent, within chains and
+            between them. Particles (one chain) and Markov chains give at most this many of what they hold.
         predictive, log_likelihood
             Whether to add these groups.
 
@@ -536,7 +582,7 @@ class Posterior:
         >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
         >>> posterior = gpvi.fit(target, gpvi.FullRankVI(), steps=200, key=key, progress=False)
         >>> posterior.to_arviz(key=key, draws=100)["posterior"]["x"].shape
-        (1, 100, 2)
+        (4, 25, 2)
         """
         draws, key = self._asked(draws, key)
         target = self._require_target("to_arviz")
@@ -611,6 +657,17 @@ class Posterior:
                 "posterior.with_target(target) first."
             )
         return self.target
+
+    def _require_naming(self, what: str) -> None:
+        """Raise an error if draws can only be named by the model of a target, and there is none."""
+        if self.naming == MODEL:
+            self._require_target(what)
+
+    def _named(self, x: Float[Array, "n d"]) -> PyTree:
+        """Return draws by name and in their supports."""
+        if self.target is not None:
+            return named(self.target, x)
+        return named_by(self._naming, lambda: self.names, x)
 
     def _precision(self) -> AbstractContextManager[None]:
         return precision(self.dtype)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
+from gpvi._html import table
 from gpvi.diagnostics import mcmc
 from gpvi.errors import InputError
 from gpvi.targets.coordinate_names import entry_names
@@ -50,6 +51,16 @@ class Summary:
         rest = len(self.names) - len(shown)
         more = [f"… and {rest:,} more, in .names and .columns"] if rest else []
         return "\n".join([*aligned(rows), *more])
+
+    def __repr__(self) -> str:
+        return f"<Summary of {len(self.names):,} quantities by {self.draws:,} draws>"
+
+    def _repr_html_(self) -> str:
+        shown = min(len(self.names), SHOWN)
+        rows = [self._cells(row) for row in range(shown)]
+        rest = len(self.names) - shown
+        caption = f"{self.draws:,} draws" + (f"; {rest:,} more rows in .columns" if rest else "")
+        return table(rows, ["", *self.columns], caption=caption)
 
     def _cells(self, row: int) -> list[str]:
         own = {"R̂": "{:.3f}", "ESS": "{:.0f}"}

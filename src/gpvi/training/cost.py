@@ -11,6 +11,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from gpvi._html import table
 from gpvi.methods import Method
 from gpvi.parallel.memory import GIB
 from gpvi.specs import as_key
@@ -50,6 +51,21 @@ class Estimate(NamedTuple):
     def seconds(self) -> float:
         """The time of compiling and of all steps of one attempt."""
         return self.compile_seconds + self.steps * self.step_seconds
+
+    def __repr__(self) -> str:
+        return f"<Estimate: {self}>"
+
+    def _repr_html_(self) -> str:
+        memory = "" if self.memory is None else f"{self.memory / GIB:.3f} GiB"
+        rows = [
+            ("steps, at most", f"{self.steps:,}"),
+            ("a step", f"{1e3 * self.step_seconds:.2g} ms"),
+            ("compiling", f"{self.compile_seconds:.2g} s"),
+            ("together", _duration(self.seconds)),
+            ("attempts, at most", f"{self.attempts}"),
+            *([("memory", memory)] if memory else []),
+        ]
+        return table(rows, caption="Estimate")
 
     def __str__(self) -> str:
         memory = "" if self.memory is None else f", {self.memory / GIB:.3f} GiB of memory"

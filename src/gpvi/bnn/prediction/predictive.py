@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from gpvi._html import table
 from gpvi._inputs import cast_in_range, precision
 from gpvi.bnn.likelihoods import Likelihood, as_likelihood
 from gpvi.bnn.model import checked_inputs, inputs_of, require_network, require_same_rows
@@ -100,6 +101,25 @@ class Predictive:
                 f"the posterior has {self.posterior.dim} coordinates, fewer than the {network.size} weights of the "
                 "network."
             )
+
+    def __repr__(self) -> str:
+        members = f"{len(self.members)} posteriors" if len(self.members) > 1 else "a posterior"
+        method, likelihood = type(self.posterior.method).__name__, type(self.likelihood).__name__
+        weights = f"{self.network.size:,} weights"
+        return f"<Predictive of {members} by {method}, {weights}, {likelihood} likelihood>"
+
+    def _repr_html_(self) -> str:
+        steps = sum(each.training.steps for each in self.members)
+        networks = self.available_draws
+        rows = [
+            ("method", str(self.posterior.method)),
+            ("members", f"{len(self.members)}, {steps:,} steps together"),
+            ("weights", f"{self.network.size:,}"),
+            ("networks", "any number" if networks is None else f"{networks:,}"),
+            ("likelihood", str(self.likelihood)),
+            ("sharpness", f"{self.sharpness:.3g}"),
+        ]
+        return table(rows, left=(0, 1), caption="Predictive distribution")
 
     @property
     def available_draws(self) -> int | None:

@@ -167,6 +167,9 @@ def test_wrong_types_outside_of_the_type_checked_tests():
             "or one JAX key": lambda: gpvi.estimate(target, key=jax.random.split(key)),
             "support (of 'a') is 3; pass": lambda: gpvi.supports.Supports.of({"a": 3}),
             "supports has the name 3": lambda: gpvi.supports.Supports.of({3: "real"}),
+            "unknown kind 'pair'": lambda: gpvi.fit(
+                target, "full-rank-vi", key=0, steps=1, init=None, progress=False
+            ).plot(kind="pair"),
             "steps is 2.5": lambda: gpvi.fit(target, key=key, steps=2.5),
             "steps is 'many'": lambda: gpvi.fit(target, key=key, steps="many"),
             "optimizer is 'adam'; pass an Optax optimizer": lambda: gpvi.fit(

@@ -33,9 +33,8 @@ from gpvi.bnn.prediction.predictive import Predictive
 from gpvi.bnn.priors import FanIn, Prior, Sparse
 from gpvi.bnn.standardisation import standardisation_advice
 from gpvi.errors import NotAvailableError, TrainingWarning, warn
-from gpvi.methods import GPVI, METHODS, Method, method_name
+from gpvi.methods import GPVI, METHODS, SHORT_NAMES, Method, method_name
 from gpvi.methods import as_method as general_method
-from gpvi.methods.names import SHORT
 from gpvi.posterior.posterior import Posterior
 from gpvi.progress import Meter
 from gpvi.specs import (
@@ -380,7 +379,7 @@ def as_method(method: Method | str, dim: int, draws: int) -> Method:
 def named_methods() -> dict[str, Callable[[int], Method]]:
     """Return, by name, functions that make a method for a target of `dim` coordinates."""
     makers = {hyphenated(kind.__name__): _maker(kind) for kind in METHODS}
-    return makers | {"gpvi": default_gpvi} | {a: makers[b] for a, b in SHORT.items()}
+    return makers | {"gpvi": default_gpvi} | {a: makers[b] for a, b in SHORT_NAMES.items()}
 
 
 def default_prior(method: Method) -> Prior:

@@ -101,12 +101,15 @@ class Calibration:
             If Matplotlib is not installed.
         """
         require_extra("plots", "matplotlib", "a figure")
-        from matplotlib.figure import Figure
         from scipy.stats import binom
+
+        from gpvi.evaluation._figures import NotebookFigure
 
         counts, expected = self._counts(), self._expected()
         d, columns = len(self.names), min(4, len(self.names))
-        figure = Figure(figsize=(2.6 * columns, 1.9 * -(-d // columns)), layout="constrained")
+        figure = NotebookFigure(
+            figsize=(2.6 * columns, 1.9 * -(-d // columns)), layout="constrained"
+        )
         shares = expected / len(self.ranks)
         low, high = binom.interval(LEVEL, len(self.ranks), shares)
         for i, name in enumerate(self.names):

@@ -125,7 +125,7 @@ class Comparison:
             If Matplotlib is not installed.
         """
         require_extra("plots", "matplotlib", "a figure")
-        from matplotlib.figure import Figure
+        from gpvi.evaluation._figures import NotebookFigure
 
         drawn = [(row, self._draws(row)) for row in self.rows if row.posterior is not None]
         if not drawn:
@@ -133,7 +133,9 @@ class Comparison:
         first = drawn[0][0].posterior
         assert first is not None
         shown = min(SHOWN_COORDINATES, first.dim)
-        figure = Figure(figsize=(2.7 * (shown + (first.dim > 1)), 2.6), layout="constrained")
+        figure = NotebookFigure(
+            figsize=(2.7 * (shown + (first.dim > 1)), 2.6), layout="constrained"
+        )
         panels = figure.subplots(1, shown + (first.dim > 1), squeeze=False)[0]
         everything = np.concatenate([x for _, x in drawn])
         for i in range(shown):

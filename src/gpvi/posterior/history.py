@@ -1,10 +1,13 @@
 """How a training run went, as a posterior and its file keep it."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
 from gpvi._html import paragraph, table
+from gpvi.errors import InputError, UnknownOptionError
+from gpvi.posterior import plots
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +40,36 @@ class Training:
     chosen: str = ""
     interrupted: bool = False
     unfinished: bool = False
+
+    def plot(self, term: str | None = None, *, ax: Any = None) -> Any:
+        """Draw a value that every step reported, and its running mean.
+
+        Parameters
+        ----------
+        term
+            Its name in `history`; "elbo" by default if there is one, else the first.
+        ax
+            Matplotlib axes to draw on; new ones by default.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            The axes.
+
+        Raises
+        ------
+        gpvi.errors.InputError
+            If there is no such term, or nothing was reported.
+        gpvi.errors.NotAvailableError
+            If Matplotlib is not installed.
+        """
+        known = {name: values for name, values in self.history.items() if values.size}
+        if not known:
+            raise InputError("no step has reported anything, so there is no curve to draw.")
+        name = next(iter({"elbo": 0} if "elbo" in known else known)) if term is None else term
+        if name not in known:
+            raise UnknownOptionError("term", name, known)
+        return plots.plot_curve(known[name], name, ax)
 
     def __repr__(self) -> str:
         chosen = f"; {self.chosen}" if self.chosen else ""

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -19,20 +19,27 @@ from gpvi.diagnostics.importance import (
     DEFAULT_DRAWS,
     draw_weighted,
     effective_share,
+    importance,
     smoothed_log_weights,
 )
 from gpvi.diagnostics.verdict import FEWEST_DRAWS, RELIABLE_K_HAT
-from gpvi.errors import InputError, NotAvailableError, ReliabilityWarning, warn
+from gpvi.errors import (
+    InputError,
+    NotAvailableError,
+    ReliabilityWarning,
+    require_extra,
+    warn,
+)
 from gpvi.generators import Preconditioned
 from gpvi.methods import Method
 from gpvi.methods.base import State
 from gpvi.methods.carriers import Sampler
-from gpvi.posterior import arviz, saving
+from gpvi.posterior import arviz, plots, saving
 from gpvi.posterior.approximation import Approximation, Model, approximation
 from gpvi.posterior.history import Training
 from gpvi.posterior.naming import MODEL, Naming, named, named_by, naming_of
 from gpvi.posterior.start import Start
-from gpvi.posterior.summary import Summary, summarise
+from gpvi.posterior.summary import Summary, columns_of, summarise
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.targets.target import Target
 
@@ -425,6 +432,117 @@ class Posterior:
             x = self._approximation.summarised(n, key=key)
             variables = arviz.flat(self._named(x))
         return summarise(variables, self._approximation.by_chain)
+
+    def plot(
+        self,
+        names: Sequence[str] | str | None = None,
+        *,
+        kind: Literal["pairs", "marginals"] = "pairs",
+        key: PRNGKeyArray | int = 0,
+        draws: Count = plots.DRAWS,
+        ax: Any = None,
+    ) -> Any:
+        """Draw the posterior: marginals on the diagonal and pairs below it, or marginals alone.
+
+        In two dimensions, lines enclose 50, 90 and 99 % of the target's mass within the panel, if log p is cheap and
+        takes just the two coordinates that are shown.
+
+        Parameters
+        ----------
+        names
+            What to show: names of quantities, as `summary` lists them; the name of an array stands for all its
+            entries. By default the first five for pairs, the first twelve for marginals.
+        kind
+            "pairs" or "marginals".
+        key
+            A JAX random key, or a seed; seed 0 by default, so that the same posterior has the same picture.
+        draws
+            The number of new draws; particles and chains show all they hold.
+        ax
+            Matplotlib axes to draw on; new ones by default. Single axes hold one marginal, or one pair.
+
+        Returns
+        -------
+        matplotlib.axes.Axes or np.ndarray
+            The axes: an array of them if there are several.
+
+        Raises
+        ------
+        gpvi.errors.InputError
+            If a name is unknown, or `ax` holds another number of axes than are needed.
+        gpvi.errors.NotAvailableError
+            If Matplotlib is not installed, or a model must name the draws and there is no target.
+
+        Examples
+        --------
+        >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2, names=("a", "b"))
+        >>> posterior = gpvi.fit(target, gpvi.FullRankVI(), steps=200, key=key, progress=False)
+        >>> posterior.plot().shape, posterior.plot("a").get_xlabel()
+        ((2, 2), 'a')
+        """
+        specs.require_choice(kind, ("pairs", "marginals"), "kind")
+        require_extra("plots", "matplotlib", "a plot")
+        self._require_naming("plot")
+        n, key = self._asked(draws, key)
+        with self._precision():
+            variables = arviz.flat(self._named(self._approximation.summarised(n, key=key)))
+        labels, x = columns_of(variables)
+        columns = plots.chosen(labels, names, kind, ax)
+        plain = self.target is not None and self.target.model is None and columns == [0, 1]
+        contours = plots.contours_of(self.target) if plain and self.target is not None else None
+        shown = [labels[i] for i in columns]
+        return plots.plot_draws(x[:, columns], shown, kind, ax, contours)
+
+    def plot_weights(
+        self, *, key: PRNGKeyArray | int = 0, draws: Count | None = None, ax: Any = None
+    ) -> Any:
+        """Draw the importance weights of new draws by rank, before and after Pareto smoothing, with k̂.
+
+        A level line is what draws of the posterior itself would give; a steep rise at the left are few draws that
+        carry most of the weight.
+
+        Parameters
+        ----------
+        key
+            A JAX random key, or a seed; seed 0 by default.
+        draws
+            The number of new draws, 4,000 by default, at least 100.
+        ax
+            Matplotlib axes to draw on; new ones by default.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            The axes.
+
+        Raises
+        ------
+        gpvi.errors.NotAvailableError
+            If the method has no density, there is no target, or Matplotlib is not installed.
+
+        Examples
+        --------
+        >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+        >>> posterior = gpvi.fit(target, gpvi.FullRankVI(), steps=200, key=key, progress=False)
+        >>> posterior.plot_weights().get_ylabel()
+        'weight, 1 on average'
+        """
+        require_extra("plots", "matplotlib", "a plot")
+        n, key = self._asked(self._default_draws() if draws is None else draws, key)
+        if n < FEWEST_DRAWS:
+            raise InputError(f"draws is {n}; k̂ needs {FEWEST_DRAWS} or more.")
+        target = self._require_target("plot_weights")
+        generator = self._approximation.require_density("plot_weights")
+        with self._precision():
+            ratios = draw_weighted(target, generator, n, key=key).log_ratios
+            summary, log_weights = importance(ratios)
+        return plots.plot_weights(
+            np.asarray(ratios, np.float64),
+            np.asarray(log_weights, np.float64),
+            summary.k_hat,
+            summary.effective_share,
+            ax,
+        )
 
     def resample(
         self, n: Count, *, key: PRNGKeyArray | int, proposals: Count | None = None

@@ -19,11 +19,11 @@ from gpvi._inputs import cast_in_range, precision
 from gpvi.bnn.likelihoods import Likelihood, as_likelihood
 from gpvi.bnn.model import checked_inputs, inputs_of, require_network, require_same_rows
 from gpvi.bnn.networks.network import Network
-from gpvi.bnn.prediction import _draws, _mixture, _saving
+from gpvi.bnn.prediction import _draws, _mixture, _plots, _saving
 from gpvi.bnn.prediction._fingerprints import Fingerprint, InputForm
 from gpvi.bnn.prediction._mixture import Mixture
 from gpvi.bnn.prediction.prediction import Prediction, with_sharpness
-from gpvi.errors import InputError, NotAvailableError
+from gpvi.errors import InputError, NotAvailableError, require_extra
 from gpvi.posterior import saving
 from gpvi.posterior.posterior import Posterior
 from gpvi.posterior.saving import understood
@@ -463,6 +463,76 @@ class Predictive:
         (5, 20, 1)
         """
         return self._all_rows(Mixture.outputs, X, n, key, with_noise=False)
+
+    def plot(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        level: float = 0.9,
+        key: PRNGKeyArray | int = 0,
+        draws: int | None = None,
+        ax: Any = None,
+    ) -> Any:
+        """Draw the prediction over a single input: mean and interval of y, or the probabilities of the classes.
+
+        Parameters
+        ----------
+        X
+            Inputs with one column, such as those of the training; the curve goes a little beyond them.
+        y
+            Their outputs, drawn as points.
+        level
+            The probability with which the interval holds y, noise included.
+        key
+            A JAX key or a seed, by which networks are drawn; seed 0 by default.
+        draws
+            The number of networks.
+        ax
+            Matplotlib axes to draw on; new ones by default.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            The axes.
+
+        Raises
+        ------
+        gpvi.errors.InputError
+            If the inputs have more than one column.
+        gpvi.errors.NotAvailableError
+            If Matplotlib is not installed.
+
+        Examples
+        --------
+        >>> X = np.linspace(-1, 1, 20)[:, None]
+        >>> network = gpvi.bnn.mlp((1, 4, 1), "tanh")
+        >>> predictive = gpvi.bnn.fit(
+        ...     network, "gaussian", X, X, key=key, method="svgd", steps=50, progress=False
+        ... )
+        >>> predictive.plot(X, X).get_xlabel()
+        'x'
+        """
+        require_extra("plots", "matplotlib", "a plot")
+        inputs = np.asarray(X, np.float64)
+        if inputs.ndim != 2 or inputs.shape[1] != 1 or not len(inputs):
+            raise InputError(
+                f"X has shape {inputs.shape}; a plot is over one input, (b, 1). With more of them, plot "
+                "predict(X).mean over the one you choose, the others held fixed."
+            )
+        key, grid = as_key(key), _plots.grid(inputs[:, 0])
+        mean = np.asarray(self.predict(grid, key=key, draws=draws).mean)
+        if self.likelihood.classifies:
+            panel = _plots.plot_classes(grid, mean, ax)
+        else:
+            low, high = (
+                np.asarray(each) for each in self.interval(grid, level, key=key, draws=draws)
+            )
+            panel = _plots.plot_band(grid, mean, low, high, level, ax)
+        if y is not None:
+            outputs = np.asarray(y, np.float64)
+            _plots.add_data(panel, inputs[:, 0], outputs.reshape(len(inputs), -1))
+        return _plots.finish(panel)
 
     def save(self, path: str | os.PathLike[str], *, X: Any = None) -> None:
         """Write a file that `gpvi.bnn.load` reads, given the network.

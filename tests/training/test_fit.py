@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -378,10 +379,30 @@ def test_meters_are_told_everything():
     meter = Watcher()
     posterior = fit(steps=3, progress=meter)
     assert meter.calls[0] == ("start", 3, "GPVI (32 draws per step)")
-    assert [call[1] for call in meter.calls[1:-1]] == [1, 2, 3]
-    assert meter.calls[-1] == ("close",)
+    assert meter.calls[1:3] == [("update", 0, "searching for a start"), ("update", 0, "compiling")]
+    assert [call[1] for call in meter.calls[3:-2]] == [1, 2, 3]
     last = posterior.training.history["elbo"][-1]
-    assert meter.calls[-2][2] == f"elbo {last:.4g}"
+    assert meter.calls[-3][2] == f"elbo {last:.4g}"
+    assert meter.calls[-2:] == [("update", 3, "done: 3 steps"), ("close",)]
+
+
+def test_a_meter_is_told_how_the_run_ended():
+    meter = Watcher()
+
+    def stop(event):
+        if event.step >= 2:
+            raise StopIteration
+
+    with gpvi.errors.quietly():
+        fit(steps=4, progress=meter, callbacks=[stop])
+    assert meter.calls[-2:] == [("update", 2, "ended after 2 of 4 steps"), ("close",)]
+
+
+def test_a_meter_is_closed_if_there_is_no_start():
+    meter = Watcher()
+    with pytest.raises(InputError, match="starting point"):
+        gpvi.fit(gpvi.Target(lambda x: jnp.log(x[0]), dim=1), key=0, progress=meter)
+    assert meter.calls[-1] == ("close",)
 
 
 @pytest.mark.parametrize("fails_at", [1, 2, 5])
@@ -404,7 +425,9 @@ def test_a_meter_is_closed_after_an_error():
 
 def test_the_bar_of_a_terminal(capsys):
     assert fit(steps=3, progress=True).training.steps == 3
-    assert "GPVI" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"GPVI: done: 3 steps \(\d+ s\)\n", err)
 
 
 # ----------------------------------------------------------------------------- when it goes wrong

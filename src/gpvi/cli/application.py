@@ -14,11 +14,10 @@ import typer
 from typer.core import TyperGroup
 
 from gpvi.errors import GPVIError, InputError
-from gpvi.progress import RichMeter
+from gpvi.progress import LineMeter
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
 ALONE = ("--install-completion", "--show-completion")
 """Options that detect the shell themselves. Typer would silently ignore an argument after them."""
@@ -100,8 +99,8 @@ def _common(
     """Handle the options before the command."""
 
 
-class Bar(RichMeter):
-    """A bar on standard error with the time left. It is removed when the work is done.
+class Bar(LineMeter):
+    """A line on standard error with the time left. It is removed when the work is done.
 
     Parameters
     ----------
@@ -110,24 +109,7 @@ class Bar(RichMeter):
     """
 
     def __init__(self, prefix: str = ""):
-        self._prefix = prefix
-
-    def start(self, total: int, label: str) -> None:
-        """Open the bar."""
-        super().start(total, f"{self._prefix} {label}".strip())
-
-    def _new_bar(self) -> "Progress":
-        from rich import progress
-        from rich.console import Console
-
-        return progress.Progress(
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(bar_width=24),
-            progress.TextColumn("{task.percentage:>3.0f} % {task.fields[message]}"),
-            progress.TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
+        super().__init__(prefix, keep=False)
 
 
 def console() -> "Console":

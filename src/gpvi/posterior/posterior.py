@@ -154,9 +154,9 @@ class Posterior:
             *([("", training.chosen)] if training.chosen else []),
             *([("start", self.start.report)] if self.start.report else []),
         ]
-        ask = ".diagnose() says whether to trust it"
+        ask = "posterior.diagnose() says whether to trust it"
         if self.target is None:
-            ask += ", after .with_target(target)"
+            ask += ", after posterior.with_target(target)"
         notes = "".join(map(paragraph, training.notes))
         return table(rows, left=(0, 1), caption="Posterior") + notes + paragraph(f"{ask}.")
 

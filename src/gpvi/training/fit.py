@@ -25,14 +25,14 @@ from gpvi.parallel import hosts
 from gpvi.parallel.mesh import for_seeds
 from gpvi.posterior.history import Training
 from gpvi.posterior.posterior import Posterior
-from gpvi.progress import Meter, as_meter
+from gpvi.progress import Meter, as_meter, shown
 from gpvi.specs import as_key
 from gpvi.targets.coordinates import Whitened
 from gpvi.targets.target import Target
 from gpvi.training._prefetch import example
 from gpvi.training.arguments import check_arguments, check_one_form, check_watching, checked_mesh
 from gpvi.training.checkpoint import Checkpoints, Log, identity, probes
-from gpvi.training.loop import Callback, Watch, train
+from gpvi.training.loop import Callback, Watch, label, train
 from gpvi.training.preparation import Prepared, default_batch_size, first_state, planned, prepare
 from gpvi.training.program import Plan, compile_chunk, limit_chunk_time
 from gpvi.training.stopping import Judge, best_attempt
@@ -85,7 +85,7 @@ def fit(
     batch_size
         The number of data that a step sees, for targets in mini-batch form; all by default.
     progress
-        True for a bar, False for silence, or a `gpvi.progress.Meter`.
+        True for a line on standard error, False for silence, or a `gpvi.progress.Meter`.
     callbacks
         Functions that are called with a `gpvi.Event` after each chunk of steps.
     init
@@ -130,7 +130,9 @@ def fit(
     saves = None if checkpoint is None else Checkpoints(checkpoint, every)
     key = as_key(key)
     start_key, init_key, run_key = jax.random.split(key, 3)
-    with _locked(saves), target.precision():
+    work = shown(_meter(progress), plan.steps, label(plan.method, target.dim))
+    with _locked(saves), target.precision(), work as meter:
+        meter.update(0, "searching for a start")
         prepared = prepare([target], plan.method, plan.batch_size, [init], saves, keys=[start_key])
         [density], [start], [notes] = prepared.densities, prepared.starts, prepared.notes
 
@@ -138,6 +140,7 @@ def fit(
             own_key = jax.random.fold_in(init_key, number)
             return first_state(plan.method, density, plan.optimizer, init, key=own_key)
 
+        meter.update(0, "compiling")
         first = fresh(0)
         plan = limit_chunk_time(plan, density, first)
         program = compile_chunk(plan, density, first)
@@ -147,7 +150,9 @@ def fit(
 
         def attempt(number: int, judge: Judge | None = None) -> tuple[State, Training]:
             log = None if saves is None else Log(saves, number)
-            watch = Watch(_meter(progress), callbacks, judge, log)
+            watch = Watch(meter, callbacks, judge, log)
+            if number:
+                meter.update(0, f"beginning anew, attempt {number + 1}")
             state = fresh(number) if number else first
             own_key = jax.random.fold_in(run_key, number)
             return train(plan, program, placed, state, watch, key=own_key)
@@ -233,11 +238,14 @@ def fit_seeds(
     saves = None if checkpoint is None else Checkpoints(checkpoint, every)
     key = as_key(key)
     start_key, init_key, run_key = jax.random.split(key, 3)
-    with _locked(saves), targets[0].precision():
+    work = shown(_meter(progress), steps, label(method, targets[0].dim))
+    with _locked(saves), targets[0].precision(), work as meter:
+        meter.update(0, "searching for a start")
         start_keys, init_keys = (jax.random.split(each, seeds) for each in (start_key, init_key))
         prepared = prepare(
             targets, method, batch_size, inits, saves, keys=list(start_keys), seeds=seeds
         )
+        meter.update(0, "compiling")
         states = [
             first_state(method, density, optimizer, own, key=own_key)
             for density, own, own_key in zip(prepared.densities, inits, init_keys, strict=True)
@@ -248,7 +256,7 @@ def fit_seeds(
         program = compile_chunk(plan, density, state)
         if saves is not None:
             _identify(saves, prepared, plan, density, state, init, key)
-        watch = Watch(_meter(progress), log=None if saves is None else Log(saves, 0))
+        watch = Watch(meter, log=None if saves is None else Log(saves, 0))
         stacked, training = train(
             plan, program, plan.place_target(density), state, watch, key=run_key
         )

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 WIDTH = 79
 """Characters of a line."""
-BAR, LABEL = 16, 22
+BAR, LABEL = 16, 32
 """Characters of the bar, and at most of the label before it."""
 SHORTEST = 6
 """Characters below which a message is left out."""
@@ -110,7 +110,8 @@ class LineMeter:
     def start(self, total: int, label: str) -> None:
         """Write the first line."""
         self._total = total
-        self._label = _clipped(f"{self._prefix} {label.partition(' (')[0]}".strip(), LABEL)
+        full = f"{self._prefix} {label}".strip()
+        self._label = full if len(full) <= LABEL else _clipped(full.partition(" (")[0], LABEL)
         self._begun, self._pace = self._clock(), Pace()
         self._done, self._message = 0, ""
         self._live = sys.stderr.isatty() or _in_notebook()

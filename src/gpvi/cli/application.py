@@ -5,7 +5,10 @@ correct: the application prints the message in one line and exits with code 2.
 """
 
 import io
+import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -117,6 +120,25 @@ def console() -> "Console":
     from rich.console import Console
 
     return Console()
+
+
+def wrapped(text: str) -> str:
+    """Return text whose lines are broken between words where the screen ends; those of a table in its last column."""
+    width = shutil.get_terminal_size().columns
+    return "\n".join(_wrapped(line, width) for line in text.splitlines())
+
+
+def _wrapped(line: str, width: int) -> str:
+    last = [match.end() for match in re.finditer(r"\S {2,}(?=\S)", line)]
+    indent = " " * (last[-1] if last and last[-1] <= width // 2 else 0)
+    return textwrap.fill(
+        line,
+        max(width, 20),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    )
 
 
 def complain(message: str) -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from html.parser import HTMLParser
-from typing import get_args
+from typing import Any, get_args
 
 import jax
 import numpy as np
@@ -46,7 +46,7 @@ class Page(HTMLParser):
         self.text += data + " "
 
 
-def verdict(level="good"):
+def verdict(level: Any = "good"):
     return Verdict(level, f"because {HOSTILE}", "Do this.")
 
 

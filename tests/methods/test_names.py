@@ -1,5 +1,7 @@
 """Methods by name."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -48,7 +50,8 @@ def test_fit_takes_a_name_and_a_seed():
     )
     assert str(by_name.diagnose()) == str(by_name.diagnose(key=0))
     assert str(by_name.summary()) == str(by_name.summary(key=jax.random.key(0)))
-    for asks in (by_name.sample, by_name.draws):
+    asked: Any = (by_name.sample, by_name.draws)
+    for asks in asked:
         with pytest.raises(TypeError, match="key"):
             asks(5)
     compared = gpvi.compare(target, ["svgd", "svgd"], key=0, **options)

@@ -108,7 +108,7 @@ def test_loo_is_the_leave_one_out_density():
 
 def test_arviz_summarises_independent_draws_without_a_warning():
     """Warnings are errors in the tests; R̂ and ESS are those of independent draws."""
-    found = arviz.summary(exported(), var_names=["mu"], round_to="none")
+    found: Any = arviz.summary(exported(), var_names=["mu"], round_to="none")
     assert abs(float(found.loc["mu", "r_hat"]) - 1) < 0.01
     assert float(found.loc["mu", "ess_bulk"]) > 1_500
 

@@ -290,7 +290,7 @@ def _identify(
     density: Whitened,
     state: State,
     init: Any,
-    key: PRNGKeyArray | int,
+    key: PRNGKeyArray,
 ) -> None:
     """Tell the checkpoints which run they belong to: the run on one device, so that it may resume on several."""
     alone = compile_chunk(dataclasses.replace(plan, mesh=None), density, state)

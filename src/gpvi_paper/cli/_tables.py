@@ -76,14 +76,17 @@ def print_comparison(experiment: "Experiment", compared: Sequence["Record"]) -> 
     screen = console()
     metrics = {metric.key: metric for metric in experiment.metrics}
     keys = experiment.headline or experiment.tables[0].metrics[:1]
+    labels_of: dict[str, str] = {}
+    for key in keys:
+        labels_of[key] = _distinct(metrics[key].label, list(labels_of.values()))
     columns: dict[str, list[str]] = {}
     for case, title in experiment.cases.items():
         for key in keys:
             texts = [_cell(record, case, metrics[key]) for record in compared]
             if any(texts):
-                names = [title] * (len(experiment.cases) > 1) + [metrics[key].label]
-                head = ", ".join(names[: 1 if len(keys) == 1 and len(names) > 1 else None])
-                columns[_distinct(head, columns)] = _marked(texts, compared, case, metrics[key])
+                several = [title] if len(experiment.cases) > 1 else []
+                own = [] if several and len(keys) == 1 else [labels_of[key]]
+                columns[", ".join(several + own)] = _marked(texts, compared, case, metrics[key])
     if not columns:
         return
     labels = [record.method for record in compared]
@@ -97,13 +100,13 @@ def print_comparison(experiment: "Experiment", compared: Sequence["Record"]) -> 
             listed.add_row(f"  {escape(label)}", text)
     screen.print(f"[bold]{experiment.title}: {len(compared)} rows[/bold]", highlight=False)
     screen.print(next((t for t in candidates if _least_width(screen, t) <= screen.width), listed))
-    meanings = "; ".join(f"{metrics[key].label}: {metrics[key].meaning}" for key in keys)
+    meanings = "; ".join(f"{labels_of[key]}: {metrics[key].meaning}" for key in keys)
     screen.print(f"* best on average; {meanings}\n", style="dim", highlight=False, markup=False)
 
 
-def _distinct(head: str, columns: Mapping[str, object]) -> str:
-    """Return a heading that no other column has: two metrics may have one label."""
-    return head if head not in columns else f"{head} ({len(columns) + 1})"
+def _distinct(label: str, others: Sequence[str]) -> str:
+    """Return a label that no other metric has."""
+    return label if label not in others else f"{label} ({len(others) + 1})"
 
 
 def _marked(

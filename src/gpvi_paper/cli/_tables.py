@@ -91,15 +91,14 @@ def print_comparison(experiment: "Experiment", compared: Sequence["Record"]) -> 
         return
     labels = [record.method for record in compared]
     heads, texts = list(columns), list(columns.values())
-    turned = [list(line) for line in zip(*texts, strict=True)]
-    candidates = [_table(labels, heads, texts), _table(heads, labels, turned)]
+    table = _table(labels, heads, texts)
     listed = _borderless()
     for head, own in columns.items():
         listed.add_row(f"[bold]{escape(head)}[/bold]")
         for label, text in zip(labels, own, strict=True):
             listed.add_row(f"  {escape(label)}", text)
     screen.print(f"[bold]{experiment.title}: {len(compared)} rows[/bold]", highlight=False)
-    screen.print(next((t for t in candidates if _least_width(screen, t) <= screen.width), listed))
+    screen.print(table if _least_width(screen, table) <= screen.width else listed)
     meanings = "; ".join(f"{labels_of[key]}: {metrics[key].meaning}" for key in keys)
     screen.print(f"* best on average; {meanings}\n", style="dim", highlight=False, markup=False)
 

@@ -17,8 +17,8 @@ MOST_MODULES = 12
 
 LAYERS = (
     {"errors"},
-    {"_compute", "_inputs", "specs", "progress", "cache", "persistence"},
-    {"parallel"},
+    {"_compute", "_html", "_inputs", "specs", "progress", "cache", "persistence"},
+    {"parallel", "supports"},
     {"targets", "kernels", "metrics"},
     {"exploration", "generators"},
     {"solvers"},

@@ -31,6 +31,7 @@ MODULES = (
     "gpvi.directions",
     "gpvi.methods",
     "gpvi.metrics",
+    "gpvi.supports",
     "gpvi.targets",
     "gpvi.cache",
 )

@@ -32,6 +32,7 @@ from gpvi.solvers.block import Block
 from gpvi.solvers.dense import Dense
 from gpvi.solvers.helper import Helper
 from gpvi.solvers.iterative import Iterative
+from gpvi.supports import Above, Below, Interval, Ordered, Positive, Real, Simplex, Supports
 from gpvi_paper.experiments.reference.peers import NumPyroGuide, NumPyroNUTS
 
 EXAMPLES: list[Any] = [
@@ -95,6 +96,14 @@ EXAMPLES: list[Any] = [
     bnn.Categorical(),
     bnn.Bernoulli(),
     bnn.Poisson(),
+    Real(3),
+    Positive((2, 3)),
+    Above(1.5, 2),
+    Below(-0.5, 2),
+    Interval(-1.0, 2.5, 4),
+    Simplex(3, 2),
+    Ordered(4, (1, 2)),
+    Supports(("a", "b"), (Positive(2), Simplex(3))),
 ]
 FIELDLESS = {"Block", "Dense", "Linear", "Flat", "Categorical", "Bernoulli", "Poisson"}
 

@@ -5,14 +5,18 @@ from importlib.metadata import version as _version
 
 from gpvi import bnn as bnn
 from gpvi import cache as cache
+from gpvi import diagnostics as diagnostics
 from gpvi import directions as directions
 from gpvi import errors as errors
 from gpvi import generators as generators
 from gpvi import kernels as kernels
 from gpvi import methods as methods
 from gpvi import metrics as metrics
+from gpvi import progress as progress
 from gpvi import solvers as solvers
 from gpvi import specs as specs
+from gpvi import supports as supports
+from gpvi import targets as targets
 from gpvi.evaluation.calibration import sbc as sbc
 from gpvi.evaluation.comparison import compare as compare
 from gpvi.methods import GFSD as GFSD
@@ -47,3 +51,54 @@ try:
     __version__ = _version("gpvi")
 except _NotFound:
     __version__ = "0+unknown"
+
+__all__ = [
+    "GFSD",
+    "GFSF",
+    "GPVI",
+    "HMC",
+    "KSD",
+    "NUTS",
+    "SMC",
+    "SVGD",
+    "AmortizedGFSD",
+    "AmortizedGFSF",
+    "AmortizedKSD",
+    "AmortizedSVGD",
+    "Annealing",
+    "DeepEnsemble",
+    "Event",
+    "FullRankVI",
+    "MeanFieldVI",
+    "NormalizingFlow",
+    "Pathfinder",
+    "Posterior",
+    "Stream",
+    "Target",
+    "bnn",
+    "cache",
+    "compare",
+    "diagnostics",
+    "directions",
+    "errors",
+    "estimate",
+    "fit",
+    "fit_seeds",
+    "generators",
+    "hosts",
+    "kernels",
+    "load",
+    "methods",
+    "metrics",
+    "progress",
+    "sbc",
+    "solvers",
+    "specs",
+    "supports",
+    "targets",
+]
+
+
+def __dir__() -> list[str]:
+    """Return the public names, without the modules that hold them."""
+    return [*__all__, "__doc__", "__version__"]

@@ -1,18 +1,20 @@
 """Progress of long work: training tells a `Meter` how far it is, and the meter shows it.
 
-A bar by Rich is shown where Rich is installed (`pip install 'gpvi[cli]'`), and a line of text otherwise.
+By default this is one line on standard error, in terminals and notebooks alike.
 """
 
-import importlib.util
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol, runtime_checkable
 
 WIDTH = 79
-"""Characters of a line of text."""
+"""Characters of a line."""
+BAR, LABEL = 16, 32
+"""Characters of the bar, and at most of the label before it."""
+SHORTEST = 6
+"""Characters below which a message is left out."""
 
 
 @runtime_checkable
@@ -43,7 +45,7 @@ class Meter(Protocol):
     """
 
     def start(self, total: int, label: str) -> None:
-        """Begin to show work.
+        """Begin to show work. It is called once, before `update`.
 
         Parameters
         ----------
@@ -60,9 +62,9 @@ class Meter(Protocol):
         Parameters
         ----------
         done
-            The number of steps finished so far.
+            The number of steps finished so far. It goes back if training begins anew.
         message
-            A few words on the present state, such as the value of the objective.
+            A few words: what is being done, the value of the objective, or at last how the work ended.
         """
         ...
 
@@ -84,57 +86,112 @@ class NullMeter:
         """Do nothing."""
 
 
-class TextMeter:
-    """A line of text on standard output, for use without Rich.
+class LineMeter:
+    """A line on standard error: a bar, a count, what is being done, and the time left.
 
-    In a terminal the line is rewritten at every update. Elsewhere only the last state is printed.
+    A terminal and a notebook rewrite the line; at the end it says how the work ended and how long it took. Where
+    output goes to a file, only this end is written. Work that fails before its first step leaves nothing.
+
+    Parameters
+    ----------
+    prefix
+        Text before the label, such as the number of a job.
+    keep
+        Whether the end stays on the screen.
+    clock
+        Returns the time in seconds.
     """
+
+    def __init__(
+        self, prefix: str = "", *, keep: bool = True, clock: Callable[[], float] = time.monotonic
+    ):
+        self._prefix, self._keep, self._clock = prefix, keep, clock
 
     def start(self, total: int, label: str) -> None:
         """Write the first line."""
-        self._total, self._label = total, label
-        self.update(0, "compiling")
+        self._total = total
+        full = f"{self._prefix} {label}".strip()
+        self._label = full if len(full) <= LABEL else _clipped(full.partition(" (")[0], LABEL)
+        self._begun, self._pace = self._clock(), Pace()
+        self._done, self._message = 0, ""
+        self._live = sys.stderr.isatty() or _in_notebook()
+        self.update(0, "")
 
     def update(self, done: int, message: str) -> None:
         """Rewrite the line."""
-        self._line = f"{self._label} {done:,}/{self._total:,} {message}"[:WIDTH]
-        if sys.stdout.isatty():
-            print(f"\r{self._line:<{WIDTH}}", end="", flush=True)
+        self._done, self._message = done, message
+        self._pace.note(done, self._clock())
+        if self._live:
+            self._write(f"\r{self._line():<{WIDTH}}\r")
 
     def close(self) -> None:
-        """Leave the last state on the screen."""
-        print() if sys.stdout.isatty() else print(self._line)
+        """Say how the work ended, or clear the line."""
+        if self._live:
+            self._write(f"\r{'':<{WIDTH}}\r")
+        if self._keep and self._done:
+            self._write(f"{self._ending()}\n")
+
+    def _line(self) -> str:
+        share = min(1.0, self._done / self._total) if self._total else 0.0
+        filled = int(share * BAR)
+        count = f"{self._done:,}/{self._total:,}"
+        left = self._pace.left(self._total)
+        known = "" if left is None else f"{duration(left)} left"
+        fixed = f"{self._label}  {'━' * filled}{'─' * (BAR - filled)}  {count}"
+        room = WIDTH - len(fixed) - (len(known) + 2 if known else 0) - 2
+        message = _clipped(self._message, room) if room > SHORTEST else ""
+        return "  ".join(filter(None, (fixed, message, known)))[:WIDTH]
+
+    def _ending(self) -> str:
+        took = f" ({duration(self._clock() - self._begun)})"
+        what = self._message or f"{self._done:,}/{self._total:,}"
+        return _clipped(f"{self._label}: {what}", WIDTH - len(took)) + took
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
-class RichMeter:
-    """A bar with the value of the objective, the time since the start and the time left."""
+class Pace:
+    """How fast work has gone, since its first unit was done: what comes before, such as compiling, is not counted."""
 
-    def start(self, total: int, label: str) -> None:
-        """Open the bar."""
-        self._progress = self._new_bar()
-        self._progress.start()
-        self._task = self._progress.add_task(label, total=total, message="compiling")
+    def __init__(self) -> None:
+        self._first: tuple[int, float] | None = None
+        self._last: tuple[int, float] = 0, 0.0
 
-    def update(self, done: int, message: str) -> None:
-        """Move the bar."""
-        self._progress.update(self._task, completed=done, message=message)
+    def note(self, done: int, now: float) -> None:
+        """Note how far the work is; work that begins again has a pace of its own."""
+        if done < self._last[0]:
+            self._first = None
+        if self._first is None and done > 0:
+            self._first = done, now
+        if done != self._last[0]:
+            self._last = done, now
 
-    def close(self) -> None:
-        """Stop drawing."""
-        self._progress.stop()
+    def left(self, total: int) -> float | None:
+        """Return the seconds that the rest will take at this pace; None as long as there is none."""
+        if self._first is None or self._last[0] <= self._first[0]:
+            return None
+        (first, began), (done, now) = self._first, self._last
+        return (total - done) * (now - began) / (done - first)
 
-    def _new_bar(self) -> "Progress":
-        from rich import progress
 
-        return progress.Progress(
-            progress.TextColumn("[bold]{task.description}"),
-            progress.BarColumn(),
-            progress.MofNCompleteColumn(),
-            progress.TextColumn("{task.fields[message]}"),
-            progress.TimeElapsedColumn(),
-            progress.TextColumn("left"),
-            progress.TimeRemainingColumn(),
-        )
+def duration(seconds: float) -> str:
+    """Return a time in words, such as "12 s", "3 min" or "1.5 h"."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5_970 else f"{seconds / 3600:.1f} h"
+
+
+def _clipped(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: max(0, width - 1)].rstrip()}…"
+
+
+def _in_notebook() -> bool:
+    """Return whether output goes to a notebook, which rewrites a line as a terminal does."""
+    shell = sys.modules.get("IPython")
+    get = getattr(shell, "get_ipython", None)
+    return get is not None and type(get()).__name__ == "ZMQInteractiveShell"
 
 
 class SafeMeter:
@@ -167,5 +224,28 @@ def as_meter(progress: bool | Meter) -> Meter:
     if progress is False:
         return NullMeter()
     if progress is True:
-        progress = RichMeter() if importlib.util.find_spec("rich") else TextMeter()
+        progress = LineMeter()
     return SafeMeter(progress)
+
+
+@contextmanager
+def shown(meter: Meter, total: int, label: str) -> Iterator[Meter]:
+    """A context in which a meter shows work; it is closed however the work ends.
+
+    Parameters
+    ----------
+    meter
+        The meter.
+    total, label
+        Those of `Meter.start`.
+
+    Yields
+    ------
+    Meter
+        The same meter, to be told of the progress.
+    """
+    meter.start(total, label)
+    try:
+        yield meter
+    finally:
+        meter.close()

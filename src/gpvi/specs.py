@@ -17,9 +17,12 @@ from typing import Any, TypeVar, dataclass_transform, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from gpvi.errors import InputError, NotAvailableError, StorageError, UnknownOptionError
 
+SEEDS = 2**32
+"""Seeds are integers below this number. JAX would reduce larger ones modulo it."""
 Spec = TypeVar("Spec")
 _registry: dict[str, type] = {}
 
@@ -210,14 +213,20 @@ def require_flag(name: str, value: Any) -> None:
         raise InputError(f"{name} is {value!r}; it must be True or False.")
 
 
-def require_key(key: Any) -> None:
-    """Refuse anything but a single key, such as a bare seed."""
+def as_key(key: Any) -> PRNGKeyArray:
+    """Return a single JAX key as it is, and a whole number as the key of this seed."""
+    if is_whole(key):
+        if not 0 <= key < SEEDS:
+            raise InputError(f"key is {key}; as a seed it must be from 0 to {SEEDS - 1:,}.")
+        return jax.random.key(int(key))
     is_array = isinstance(key, jax.Array)
     typed = is_array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0
     raw = is_array and key.dtype == jnp.uint32 and key.ndim == 1
     if not typed and not raw:
-        seed = key if isinstance(key, int) else 0
-        raise InputError(f"key is {key!r}; pass one JAX key, such as jax.random.key({seed}).")
+        raise InputError(
+            f"key is {key!r}; pass a seed, such as 0, or one JAX key, such as jax.random.key(0)."
+        )
+    return key
 
 
 def require_count(name: str, value: Any, remedy: str, *, least: int = 1) -> None:

@@ -110,8 +110,9 @@ class Counter(NullMeter):
         self.seen, self._at, self._act = 0, at, act
 
     def update(self, done: int, message: str) -> None:
-        self.seen += 1
-        if self.seen == self._at:
+        chunk = message.startswith("elbo ")
+        self.seen += chunk
+        if chunk and self.seen == self._at:
             self._act()
 
 

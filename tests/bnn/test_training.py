@@ -97,7 +97,7 @@ def test_data_of_other_units_are_told():
     ("options", "error", "words"),
     [
         ({"network": Curve}, InputError, "network is .*from_equinox"),
-        ({"key": 0}, InputError, "key is 0"),
+        ({"key": -1}, InputError, "key is -1"),
         ({"members": 0}, InputError, "members is 0"),
         ({"members": "many"}, UnknownOptionError, "members"),
         ({"steps": 0}, InputError, "steps is 0"),

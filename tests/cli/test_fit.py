@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import gpvi
 from gpvi.cli import load_app
+from gpvi.cli.application import wrapped
 from gpvi.errors import StorageError
 
 GAUSSIAN = """
@@ -28,6 +29,18 @@ def two(x, y):
 
 def late(x):
     return undefined * x.sum()
+
+
+def ignoring(x):
+    return -0.5 * x[0] ** 2
+
+
+def thin(x):
+    return -0.5 * ((x[0] - x[1]) / 0.01) ** 2 - 0.5 * (x[0] + x[1]) ** 2
+
+
+def walled(x):
+    return jnp.where(abs(x[0]) < 4.0, -0.5 * (x**2).sum(), -jnp.inf)
 """
 MODEL = """
 import numpyro
@@ -182,6 +195,7 @@ def test_a_log_density_may_use_numpyros_distributions(tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
+        ("ignoring", ("--dim", 2), "the gradient is zero everywhere in x[1]: log p ignores it"),
         ("log_density", (), "--dim is missing: the length of the vector"),
         ("log_density", ("--dim", 3), "line 8: the log-density fails on a vector of shape (3,)"),
         ("log_density", ("--dim", 0), "it must be a whole number"),
@@ -282,6 +296,54 @@ def test_the_diagnosis_is_printed_where_the_draws_cannot_be_written(file, tmp_pa
     assert "Stein" in result.stdout
     assert "No space left" in result.stderr
     assert gpvi.load(tmp_path / "out" / "posterior.gpvi").dim == 2
+
+
+def test_an_error_of_another_kind_does_not_blame_the_dimension(file, tmp_path):
+    result = call(f"{file}:late", "--dim", 2, "--out", tmp_path / "out")
+    assert "Check dim" not in result.stderr
+    assert "Correct the function" in result.stderr
+
+
+def test_do_not_trust_has_an_exit_code_of_its_own(file, tmp_path):
+    """A factorised q cannot lie along a thin diagonal; what there is is written all the same."""
+    words = (
+        f"{file}:thin",
+        "--dim",
+        2,
+        "--method",
+        "mfvi",
+        "--steps",
+        50,
+        "--out",
+        tmp_path / "out",
+    )
+    result = call(*words)
+    assert "Do not trust: " in result.stdout
+    assert result.exit_code == 3
+    assert gpvi.load(tmp_path / "out" / "posterior.gpvi").dim == 2
+    again = call(*words, "--json")
+    assert again.exit_code == 3
+    assert json.loads(again.stdout)["verdict"] == "do not trust"
+
+
+def test_what_the_checks_find_beside_errors_is_said_before_training(file, tmp_path):
+    words = (f"{file}:walled", "--dim", 2, "--method", "svgd", "--steps", 3)
+    result = call(*words, "--out", tmp_path / "out")
+    assert result.exit_code in (0, 3)
+    assert "gpvi: " in result.stderr
+    assert "not finite" in result.stderr
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_lines_are_broken_between_words(monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    sentence = "Do not trust: " + "importance weights are not reliable here " * 6
+    table = f"{'k̂':<12}  {'0.51':<8}  " + "importance weights are usable " * 5
+    lines = wrapped(f"{sentence}\n{table}").splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert " ".join(" ".join(lines).split()) == " ".join(f"{sentence} {table}".split())
+    if width >= 80:
+        assert lines[-1].startswith(" " * 24), "below its own column"
 
 
 def test_a_directory_is_no_file(tmp_path):

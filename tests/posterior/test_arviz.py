@@ -76,7 +76,7 @@ def test_the_groups():
     data = exported()
     posterior, stats_group = data["posterior"], data["sample_stats"]
     assert posterior["mu"].dims == ("chain", "draw")
-    assert posterior["mu"].shape == (1, 2_000)
+    assert posterior["mu"].shape == (4, 500)
     assert abs(float(posterior["mu"].mean()) - MEAN) < 5 * np.sqrt(VARIANCE / 2_000)
     mu = posterior["mu"].to_numpy()
     exact = norm(MEAN, np.sqrt(VARIANCE)).logpdf(mu)
@@ -92,7 +92,7 @@ def test_the_groups():
     np.testing.assert_allclose(data["observed_data"]["y"], Y)
     assert data["observed_data"]["y"].dims == ("datum",)
     predicted = data["posterior_predictive"]["y"].to_numpy()
-    assert predicted.shape == (1, 2_000, 30)
+    assert predicted.shape == (4, 500, 30)
     assert abs(predicted.mean() - MEAN) < 5 * np.sqrt((1 / 30 + VARIANCE) / 2_000) * 30**0.5
     assert predicted.std() == pytest.approx(np.sqrt(1 + VARIANCE), rel=0.02)
 
@@ -104,6 +104,21 @@ def test_loo_is_the_leave_one_out_density():
     exact = norm(v * (Y.sum() - Y), np.sqrt(1 + v)).logpdf(Y).sum()
     elpd = getattr(found, "elpd_loo", None) or found.elpd
     assert float(elpd) == pytest.approx(exact, abs=0.1)
+
+
+def test_arviz_summarises_independent_draws_without_a_warning():
+    """Warnings are errors in the tests; R̂ and ESS are those of independent draws."""
+    found: Any = arviz.summary(exported(), var_names=["mu"], round_to="none")
+    assert abs(float(found.loc["mu", "r_hat"]) - 1) < 0.01
+    assert float(found.loc["mu", "ess_bulk"]) > 1_500
+
+
+@pytest.mark.parametrize(("asked", "shape"), [(1, (4, 1)), (4, (4, 1)), (10, (4, 3))])
+def test_the_number_of_draws_is_rounded_up_to_four_chains(asked, shape, getkey):
+    data = gaussian(target()).to_arviz(key=getkey(), draws=asked, predictive=False)
+    assert data["posterior"]["mu"].shape == shape
+    total = np.exp(data["sample_stats"]["log_weight"].to_numpy()).sum()
+    np.testing.assert_allclose(total, 1, rtol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::PendingDeprecationWarning")

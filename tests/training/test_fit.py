@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -158,11 +159,18 @@ def test_wrong_types_outside_of_the_type_checked_tests():
         target, key = gpvi.Target(lambda x: -x @ x, dim=2), jax.random.key(0)
         for words, ask in {
             "wrap the log-density: gpvi.Target": lambda: gpvi.fit(lambda x: -x @ x, key=key),
-            "gpvi.GPVI()": lambda: gpvi.fit(target, "gpvi", key=key),
+            "Did you mean 'gpvi'": lambda: gpvi.fit(target, "gpiv", key=key),
             "such as gpvi.GPVI()": lambda: gpvi.fit(target, gpvi.GPVI, key=key),
-            "key is 7; pass one JAX key, such as jax.random.key(7)": lambda: gpvi.fit(target, key=7),
+            "key is -7; as a seed it must be from 0": lambda: gpvi.fit(target, key=-7),
+            "key is 0.5; pass a seed, such as 0": lambda: gpvi.fit(target, key=0.5),
+            "key is True": lambda: gpvi.fit(target, key=True),
             "key is None": lambda: gpvi.compare(target, [gpvi.SVGD()], key=None),
-            "pass one JAX key": lambda: gpvi.estimate(target, key=jax.random.split(key)),
+            "or one JAX key": lambda: gpvi.estimate(target, key=jax.random.split(key)),
+            "support (of 'a') is 3; pass": lambda: gpvi.supports.Supports.of({"a": 3}),
+            "supports has the name 3": lambda: gpvi.supports.Supports.of({3: "real"}),
+            "unknown kind 'pair'": lambda: gpvi.fit(
+                target, "full-rank-vi", key=0, steps=1, init=None, progress=False
+            ).plot(kind="pair"),
             "steps is 2.5": lambda: gpvi.fit(target, key=key, steps=2.5),
             "steps is 'many'": lambda: gpvi.fit(target, key=key, steps="many"),
             "optimizer is 'adam'; pass an Optax optimizer": lambda: gpvi.fit(
@@ -371,10 +379,30 @@ def test_meters_are_told_everything():
     meter = Watcher()
     posterior = fit(steps=3, progress=meter)
     assert meter.calls[0] == ("start", 3, "GPVI (32 draws per step)")
-    assert [call[1] for call in meter.calls[1:-1]] == [1, 2, 3]
-    assert meter.calls[-1] == ("close",)
+    assert meter.calls[1:3] == [("update", 0, "searching for a start"), ("update", 0, "compiling")]
+    assert [call[1] for call in meter.calls[3:-2]] == [1, 2, 3]
     last = posterior.training.history["elbo"][-1]
-    assert meter.calls[-2][2] == f"elbo {last:.4g}"
+    assert meter.calls[-3][2] == f"elbo {last:.4g}"
+    assert meter.calls[-2:] == [("update", 3, "done: 3 steps"), ("close",)]
+
+
+def test_a_meter_is_told_how_the_run_ended():
+    meter = Watcher()
+
+    def stop(event):
+        if event.step >= 2:
+            raise StopIteration
+
+    with gpvi.errors.quietly():
+        fit(steps=4, progress=meter, callbacks=[stop])
+    assert meter.calls[-2:] == [("update", 2, "ended after 2 of 4 steps"), ("close",)]
+
+
+def test_a_meter_is_closed_if_there_is_no_start():
+    meter = Watcher()
+    with pytest.raises(InputError, match="starting point"):
+        gpvi.fit(gpvi.Target(lambda x: jnp.log(x[0]), dim=1), key=0, progress=meter)
+    assert meter.calls[-1] == ("close",)
 
 
 @pytest.mark.parametrize("fails_at", [1, 2, 5])
@@ -397,7 +425,9 @@ def test_a_meter_is_closed_after_an_error():
 
 def test_the_bar_of_a_terminal(capsys):
     assert fit(steps=3, progress=True).training.steps == 3
-    assert "GPVI" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"GPVI: done: 3 steps \(\d+ s\)\n", err)
 
 
 # ----------------------------------------------------------------------------- when it goes wrong

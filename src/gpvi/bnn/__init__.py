@@ -34,6 +34,7 @@ from gpvi.bnn.priors import ScaleMixture as ScaleMixture
 from gpvi.bnn.priors import Sparse as Sparse
 from gpvi.bnn.priors import StandardNormal as StandardNormal
 from gpvi.bnn.training import fit as fit
+from gpvi.errors import require_extra
 
 if TYPE_CHECKING:
     from gpvi.bnn.estimators import BayesianMLPClassifier as BayesianMLPClassifier
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     """Import the scikit-learn estimators on first use, since scikit-learn is optional."""
     if name in ("BayesianMLPClassifier", "BayesianMLPRegressor"):
+        require_extra("sklearn", "sklearn", f"gpvi.bnn.{name}")
         from gpvi.bnn import estimators
 
         return getattr(estimators, name)

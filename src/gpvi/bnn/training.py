@@ -33,16 +33,16 @@ from gpvi.bnn.prediction.predictive import Predictive
 from gpvi.bnn.priors import FanIn, Prior, Sparse
 from gpvi.bnn.standardisation import standardisation_advice
 from gpvi.errors import NotAvailableError, TrainingWarning, warn
-from gpvi.methods import GPVI, METHODS, Method
+from gpvi.methods import GPVI, METHODS, SHORT_NAMES, Method, method_name
+from gpvi.methods import as_method as general_method
 from gpvi.posterior.posterior import Posterior
 from gpvi.progress import Meter
 from gpvi.specs import (
+    as_key,
     hyphenated,
     require_choice,
     require_count,
-    require_key,
     require_positive,
-    resolve,
 )
 from gpvi.targets.stream import Stream
 from gpvi.targets.target import Target
@@ -76,7 +76,7 @@ def fit(
     X: Any,
     y: Any,
     *,
-    key: PRNGKeyArray,
+    key: PRNGKeyArray | int,
     prior: Prior | str = "auto",
     method: Method | str = "gpvi",
     members: int | str = "auto",
@@ -98,7 +98,7 @@ def fit(
         As for `gpvi.bnn.target`. Nothing is standardised for you, and priors and starting points assume inputs and
         outputs with mean 0 and standard deviation 1.
     key
-        A JAX key.
+        A JAX key, or a seed.
     prior
         As for `gpvi.bnn.target`. "auto" is `Sparse()` for methods that draw as many networks as they like,
         `FanIn(2.0, 2.0)` for Markov chains, and `FanIn()` for methods with a few particles.
@@ -157,7 +157,7 @@ def fit(
     """
     require_network(network)
     check_context("gpvi.bnn.fit", key)
-    require_key(key)
+    key = as_key(key)
     check_watching((), checkpoint, every)
     if isinstance(X, Stream) or isinstance(y, Stream):
         raise NotAvailableError(
@@ -223,7 +223,8 @@ def train_members(
     outputs = network.outputs(X)
     dim = network.size + len(likelihood.extra(outputs))
     multimodal = len(network.layers) > 1 and dim < LARGE
-    number = len(start) or _members(members, multimodal and method == "gpvi")
+    by_default = isinstance(method, str) and method_name(method) == "gpvi"
+    number = len(start) or _members(members, multimodal and by_default)
     chosen = as_method(method, dim, _draws(number, len(X), dim, start))
     if steps is None:
         steps = chosen.default_steps()
@@ -374,14 +375,13 @@ def as_method(method: Method | str, dim: int, draws: int) -> Method:
     """Return a method, given itself or its name; by name, with the generator and scales that networks need."""
     makers = {name: partial(make, dim) for name, make in named_methods().items()}
     makers["gpvi"] = partial(default_gpvi, dim, draws)
-    return resolve(method, makers, "method", Method)
+    return general_method(method, makers)
 
 
 def named_methods() -> dict[str, Callable[[int], Method]]:
     """Return, by name, functions that make a method for a target of `dim` coordinates."""
     makers = {hyphenated(kind.__name__): _maker(kind) for kind in METHODS}
-    short = {"mfvi": "mean-field-vi", "ensemble": "deep-ensemble"}
-    return makers | {"gpvi": default_gpvi} | {a: makers[b] for a, b in short.items()}
+    return makers | {"gpvi": default_gpvi} | {a: makers[b] for a, b in SHORT_NAMES.items()}
 
 
 def default_prior(method: Method) -> Prior:

@@ -5,7 +5,10 @@ correct: the application prints the message in one line and exits with code 2.
 """
 
 import io
+import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -14,11 +17,10 @@ import typer
 from typer.core import TyperGroup
 
 from gpvi.errors import GPVIError, InputError
-from gpvi.progress import RichMeter
+from gpvi.progress import LineMeter
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
 ALONE = ("--install-completion", "--show-completion")
 """Options that detect the shell themselves. Typer would silently ignore an argument after them."""
@@ -77,8 +79,6 @@ app = typer.Typer(
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Output directory.")]
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print only JSON.")]
 """Its empty metavar keeps the help from showing a value: a switch takes none."""
-SEEDS = 2**32
-"""Seeds are integers below this number. JAX would reduce larger ones modulo it."""
 
 
 def _version(wanted: bool) -> bool:
@@ -102,8 +102,8 @@ def _common(
     """Handle the options before the command."""
 
 
-class Bar(RichMeter):
-    """A bar on standard error with the time left. It is removed when the work is done.
+class Bar(LineMeter):
+    """A line on standard error with the time left. It is removed when the work is done.
 
     Parameters
     ----------
@@ -112,24 +112,7 @@ class Bar(RichMeter):
     """
 
     def __init__(self, prefix: str = ""):
-        self._prefix = prefix
-
-    def start(self, total: int, label: str) -> None:
-        """Open the bar."""
-        super().start(total, f"{self._prefix} {label}".strip())
-
-    def _new_bar(self) -> "Progress":
-        from rich import progress
-        from rich.console import Console
-
-        return progress.Progress(
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(bar_width=24),
-            progress.TextColumn("{task.percentage:>3.0f} % {task.fields[message]}"),
-            progress.TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
+        super().__init__(prefix, keep=False)
 
 
 def console() -> "Console":
@@ -137,6 +120,25 @@ def console() -> "Console":
     from rich.console import Console
 
     return Console()
+
+
+def wrapped(text: str) -> str:
+    """Return text whose lines are broken between words where the screen ends; those of a table in its last column."""
+    width = shutil.get_terminal_size().columns
+    return "\n".join(_wrapped(line, width) for line in text.splitlines())
+
+
+def _wrapped(line: str, width: int) -> str:
+    last = [match.end() for match in re.finditer(r"\S {2,}(?=\S)", line)]
+    indent = " " * (last[-1] if last and last[-1] <= width // 2 else 0)
+    return textwrap.fill(
+        line,
+        max(width, 20),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    )
 
 
 def complain(message: str) -> None:

@@ -4,7 +4,6 @@ import csv
 import dataclasses
 import json
 import math
-import re
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,17 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from gpvi.cli.application import SEEDS, AsJson, Bar, Out, app, complain
-from gpvi.errors import InputError, StorageError, UnknownOptionError, quietly
+from gpvi.cli.application import AsJson, Bar, Out, app, complain, wrapped
+from gpvi.errors import InputError, StorageError, quietly
 from gpvi.persistence.writing import atomic, check_writable
+from gpvi.specs import SEEDS
 
 if TYPE_CHECKING:
     from gpvi.diagnostics.diagnosis import Diagnosis
     from gpvi.methods import Method
     from gpvi.posterior.posterior import Posterior
     from gpvi.posterior.summary import Summary
+    from gpvi.targets.target import Target
 
 DRAWS = 1_000
+NOT_TRUSTED = 3
+"""The exit code if the verdict is "do not trust"; everything is written all the same."""
 POSTERIOR, ARRAYS, TABLE = "posterior.gpvi", "draws.npz", "draws.csv"
 """Files written to the output directory."""
 
@@ -72,7 +75,10 @@ def fit(
     out: Out = Path("posterior"),
     as_json: AsJson = False,
 ) -> None:
-    """Train on the log-density in a Python file (which is run), diagnose the result, and save it with its draws."""
+    """Train on the log-density in a Python file (which is run), diagnose the result, and save it with its draws.
+
+    The log-density is checked first. The exit code is 3 if the verdict is "do not trust".
+    """
     import jax
 
     from gpvi.cli import userfile
@@ -81,11 +87,14 @@ def fit(
     chosen = _method(method)
     if not 0 <= seed < SEEDS:
         raise InputError(f"--seed is {seed}; give a whole number from 0 to {SEEDS - 1:,}.")
+    check_key = jax.random.fold_in(jax.random.key(seed), 1)
     _check_draws(chosen, draws)
     path, _ = userfile.split(file)
     target = userfile.target(file, dim)
     check_writable(out)
     _check_replaceable(out)
+    with userfile.blaming(path):
+        _check_density(target, check_key)
     fit_key, look_key, draw_key, read_key = jax.random.split(jax.random.key(seed), 4)
     with quietly(), userfile.blaming(path):
         posterior = train(
@@ -93,7 +102,8 @@ def fit(
         )
         diagnosis = posterior.diagnose(key=look_key)
     if not as_json:
-        typer.echo(f"{posterior.training.chosen}\n\n{diagnosis}\n")
+        typer.echo(wrapped(f"{posterior.training.chosen}\n\n{diagnosis}\n"))
+        typer.echo()
     posterior.save(out / POSTERIOR)
     with userfile.blaming(path):
         summary = posterior.summary(key=read_key)
@@ -108,18 +118,24 @@ def fit(
     if posterior.training.interrupted:
         complain(f"interrupted: the posterior after {posterior.training.steps} steps is in {out}.")
         raise typer.Exit(130)
+    if diagnosis.verdict.level == "do not trust":
+        raise typer.Exit(NOT_TRUSTED)
+
+
+def _check_density(target: "Target", key: Any) -> None:
+    """Raise the first error that the checks of `gpvi.Target.debug` find; print what else they find."""
+    found = target.debug(key=key).findings
+    for finding in found:
+        if finding.level == "error":
+            raise InputError(f"{finding.what}. {finding.remedy}")
+    for finding in found:
+        complain(f"{finding.level}: {finding.what}. {finding.remedy}")
 
 
 def _method(name: str) -> "Method":
-    from gpvi.methods import METHODS
-    from gpvi.specs import hyphenated
+    from gpvi.methods import as_method
 
-    known = {hyphenated(method.__name__): method for method in METHODS}
-    meant = {word.replace("-", ""): method for word, method in known.items()}
-    word = re.sub(r"[-_ ]", "", name.lower())
-    if word not in meant:
-        raise UnknownOptionError("method", name, known)
-    return meant[word]()
+    return as_method(name)
 
 
 def _check_draws(method: "Method", asked: int | None) -> None:

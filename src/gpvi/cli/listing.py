@@ -1,11 +1,12 @@
 """`gpvi list`: tables of what can be used by name. The library lists its methods; packages add tables of their own."""
 
+import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from gpvi.cli.application import app, console
+from gpvi.cli.application import AsJson, app, console
 from gpvi.errors import UnknownOptionError
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ class Listing(NamedTuple):
     """A table that `gpvi list NAME` prints."""
 
     print: Callable[[], None]
+    to_json: Callable[[], Any]
+    """Returns what the table holds, for `--json`."""
     by_default: bool = True
     """Whether `gpvi list` without a name prints it, too."""
 
@@ -39,18 +42,29 @@ def list_(
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="methods, experiments, data, or an experiment, such as blr, for its rows; by default the first three.",
+            help="methods, experiments, data, bench, or an experiment, such as blr, for its rows; "
+            "by default the first three.",
             autocompletion=_names,
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Show the available methods, experiments and data, or the rows of one experiment."""
+    """Show the available methods, experiments, data and benchmarks, or the rows of one experiment."""
     known = listings()
     if name is not None and name not in known:
         raise UnknownOptionError("name", name, known)
-    for each, listing in known.items():
-        if each == name or (name is None and listing.by_default):
-            listing.print()
+    chosen = {
+        each: listing
+        for each, listing in known.items()
+        if each == name or (name is None and listing.by_default)
+    }
+    if as_json:
+        documents = {each: listing.to_json() for each, listing in chosen.items()}
+        document = documents if name is None else documents[name]
+        typer.echo(json.dumps(document, indent=1, ensure_ascii=False))
+        return
+    for listing in chosen.values():
+        listing.print()
 
 
 def new_table(title: str = "") -> "Table":
@@ -85,4 +99,22 @@ def _print_methods() -> None:
     console().print(table)
 
 
-SOURCES.append(lambda: {"methods": Listing(_print_methods)})
+def _methods_to_json() -> list[dict[str, Any]]:
+    from gpvi.methods import METHODS
+    from gpvi.specs import hyphenated
+
+    return [
+        {
+            "name": hyphenated(method.__name__),
+            "class": method.__name__,
+            "purpose": method.about.purpose,
+            "new_draws": method.generative,
+            "density": method.density,
+            "cost": method.about.cost,
+            "citation": method.about.citation,
+        }
+        for method in METHODS
+    ]
+
+
+SOURCES.append(lambda: {"methods": Listing(_print_methods, _methods_to_json)})

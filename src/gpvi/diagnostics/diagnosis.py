@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from gpvi._html import paragraph, table
 from gpvi.diagnostics import mcmc, stein, verdict, witness
 from gpvi.diagnostics.folding import conditioning, fold_fraction
 from gpvi.diagnostics.importance import (
@@ -126,6 +127,20 @@ class Diagnosis:
         widths = [max(len(row[i]) for row in rows) for i in range(2)]
         lines = [f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows]
         return "\n".join([*lines, *self.warnings, str(self.verdict)])
+
+    def __repr__(self) -> str:
+        measures = (
+            ("effective share", self.effective_share, ".3f"),
+            ("k̂", self.k_hat, ".2f"),
+            ("R̂", self.rhat, ".3f"),
+        )
+        shown = [f"{name} {value:{form}}" for name, value, form in measures if value is not None]
+        return f"<Diagnosis: {self.verdict.level}; {', '.join([*shown, f'{self.draws:,} draws'])}>"
+
+    def _repr_html_(self) -> str:
+        rows = [row for row in self._rows() if row is not None]
+        sentences = "".join(map(paragraph, self.warnings))
+        return self.verdict._repr_html_() + sentences + table(rows, left=(0, 1, 2))
 
     def _rows(self) -> Iterator[tuple[str, str, str] | None]:
         if self.elbo is not None:

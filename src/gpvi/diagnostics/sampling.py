@@ -1,18 +1,76 @@
 """Draws of a generator and their densities, as compiled programs."""
 
+from collections.abc import Callable
+from typing import Any
+
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpvi.generators import AbstractGenerator
 from gpvi.generators.noise import log_standard_normal, standard_normal
 from gpvi.targets.density import Density
 
+BLOCK, LARGE_BLOCK = 1_024, 16_384
+"""Draws that one program makes, so that it need not be compiled anew for every number of draws."""
+BLOCK_NUMBERS = 2**22
+"""Most numbers (draws × dimension) in a block."""
+
+
+def sample(generator: AbstractGenerator, n: int, key: PRNGKeyArray) -> Float[Array, "n d"]:
+    """Return n draws x = f(z), z ~ N(0, I), made in blocks."""
+    return _in_blocks(_transform, generator, n, key)
+
+
+def sample_with_density(
+    generator: AbstractGenerator, n: int, key: PRNGKeyArray
+) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
+    """Return the draws of `sample`, and log q of each (Eq. 1)."""
+    return _in_blocks(_transform_with_density, generator, n, key)[:2]
+
+
+def _in_blocks(
+    function: Callable[..., Any], generator: AbstractGenerator, n: int, key: PRNGKeyArray
+) -> Any:
+    """Apply a function of the generator and its noise to n rows of noise, block by block.
+
+    Only the last block is filled up, with noise that is dropped again, so that two programs serve any number of draws.
+    """
+    size = _block(n, generator.dim)
+    z = _noise(generator, -(-n // size) * size, key)
+    parts = [function(generator, z[first : first + size]) for first in range(0, len(z), size)]
+    joined = (
+        parts[0] if len(parts) == 1 else jax.tree.map(lambda *each: jnp.concatenate(each), *parts)
+    )
+    return jax.tree.map(lambda rows: rows[:n], joined)
+
+
+def _block(n: int, dim: int) -> int:
+    """Return the rows of a block: of two sizes only, unless memory demands fewer than `BLOCK`."""
+    most = max(1, BLOCK_NUMBERS // dim)
+    if most < BLOCK:
+        return 2 ** min(most.bit_length() - 1, (n - 1).bit_length())
+    return LARGE_BLOCK if n >= LARGE_BLOCK <= most else BLOCK
+
 
 @eqx.filter_jit
-def draw(generator: AbstractGenerator, n: int, key: PRNGKeyArray) -> Float[Array, "n d"]:
-    """Return n draws x = f(z), z ~ N(0, I)."""
-    return jax.vmap(generator)(standard_normal(generator, n, key=key))
+def _noise(generator: AbstractGenerator, n: int, key: PRNGKeyArray) -> Float[Array, "n d"]:
+    return standard_normal(generator, n, key=key)
+
+
+@eqx.filter_jit
+def _transform(generator: AbstractGenerator, z: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    return jax.vmap(generator)(z)
+
+
+@eqx.filter_jit
+def _transform_with_density(
+    generator: AbstractGenerator, z: Float[Array, "n d"]
+) -> tuple[Float[Array, "n d"], Float[Array, " n"], Float[Array, " n"]]:
+    """Return x = f(z), log q there (Eq. 1), and the sign of det J."""
+    x, sign, log_det = jax.vmap(generator.transform_and_log_det)(z)
+    return x, jax.vmap(log_standard_normal)(z) - log_det, sign
 
 
 @eqx.filter_jit
@@ -20,9 +78,7 @@ def draw_with_density(
     generator: AbstractGenerator, n: int, key: PRNGKeyArray
 ) -> tuple[Float[Array, "n d"], Float[Array, " n"], Float[Array, " n"]]:
     """Return n draws, log q of each (Eq. 1), and the sign of det J there."""
-    z = standard_normal(generator, n, key=key)
-    x, sign, log_det = jax.vmap(generator.transform_and_log_det)(z)
-    return x, jax.vmap(log_standard_normal)(z) - log_det, sign
+    return _transform_with_density(generator, standard_normal(generator, n, key=key))
 
 
 @eqx.filter_jit

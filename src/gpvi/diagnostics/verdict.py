@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from gpvi._html import badge, paragraph
+
 Level = Literal[
     "good", "not explored", "usable with importance weights", "no fault seen", "do not trust"
 ]
@@ -57,6 +59,12 @@ class Verdict(NamedTuple):
     level: Level
     reason: str
     remedy: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Verdict: {self.level}>"
+
+    def _repr_html_(self) -> str:
+        return paragraph(badge(self.level), f"{self.reason}.", self.remedy)
 
     def __str__(self) -> str:
         return " ".join(f"{self.level.capitalize()}: {self.reason}. {self.remedy}".split())

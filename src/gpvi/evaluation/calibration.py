@@ -17,9 +17,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from gpvi.errors import InputError, require_extra
-from gpvi.methods import GPVI, Method
+from gpvi.methods import GPVI, Method, as_method
 from gpvi.progress import Meter, as_meter
-from gpvi.specs import require_count, require_key
+from gpvi.specs import as_key, require_count
 from gpvi.targets.target import Target
 from gpvi.training.arguments import served_together
 from gpvi.training.fit import fit_seeds
@@ -81,6 +81,12 @@ class Calibration:
         word = "calibrated" if self.calibrated else "NOT calibrated"
         return "\n".join([*rows, f"{word}: {len(self.ranks)} simulations, {self.draws} draws each"])
 
+    def __repr__(self) -> str:
+        word = "calibrated" if self.calibrated else "not calibrated"
+        return (
+            f"<Calibration: {word}; {len(self.ranks)} simulations of {len(self.names)} coordinates>"
+        )
+
     def figure(self) -> "Figure":
         """Draw a histogram of the ranks of each coordinate.
 
@@ -95,12 +101,15 @@ class Calibration:
             If Matplotlib is not installed.
         """
         require_extra("plots", "matplotlib", "a figure")
-        from matplotlib.figure import Figure
         from scipy.stats import binom
+
+        from gpvi.evaluation._figures import NotebookFigure
 
         counts, expected = self._counts(), self._expected()
         d, columns = len(self.names), min(4, len(self.names))
-        figure = Figure(figsize=(2.6 * columns, 1.9 * -(-d // columns)), layout="constrained")
+        figure = NotebookFigure(
+            figsize=(2.6 * columns, 1.9 * -(-d // columns)), layout="constrained"
+        )
         shares = expected / len(self.ranks)
         low, high = binom.interval(LEVEL, len(self.ranks), shares)
         for i, name in enumerate(self.names):
@@ -130,9 +139,9 @@ class Calibration:
 def sbc(
     simulate: Simulate,
     target: Callable[[PyTree], Target],
-    method: Method | None = None,
+    method: Method | str | None = None,
     *,
-    key: PRNGKeyArray,
+    key: PRNGKeyArray | int,
     simulations: int = 200,
     draws: int = 99,
     steps: int | None = None,
@@ -154,9 +163,9 @@ def sbc(
         define the functions once, and pass `Target(log_likelihood=…, log_prior=…, data=data)`. The functions are
         traced once for all simulations.
     method
-        The method to check; `gpvi.GPVI()` by default.
+        The method to check, or its name; `gpvi.GPVI()` by default.
     key
-        A random key.
+        A random key, or a seed.
     simulations
         The number of fits, 10 or more. More simulations detect smaller faults.
     draws
@@ -199,12 +208,12 @@ def sbc(
     >>> calibration.ranks.shape
     (10, 1)
     """
-    require_key(key)
+    key = as_key(key)
     require_count("simulations", simulations, "200 detect most faults.")
     if simulations < 10:
         raise InputError(f"simulations is {simulations}; ranks of fewer than 10 say nothing.")
     require_count("draws", draws, "99 is usual.")
-    method = GPVI() if method is None else method
+    method = GPVI() if method is None else as_method(method)
     fixed = method.fixed_draws
     if fixed is not None and fixed < draws:
         raise InputError(

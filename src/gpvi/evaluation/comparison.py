@@ -11,13 +11,14 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from gpvi._html import badge, table
 from gpvi.diagnostics.diagnosis import Diagnosis
 from gpvi.errors import GPVIError, InputError, quietly, require_extra
-from gpvi.methods import Method
+from gpvi.methods import Method, as_method
 from gpvi.posterior.posterior import Posterior
 from gpvi.posterior.summary import aligned
 from gpvi.progress import Meter
-from gpvi.specs import require_key
+from gpvi.specs import as_key
 from gpvi.targets.target import Target
 from gpvi.training.fit import fit
 
@@ -28,6 +29,18 @@ SHOWN_DRAWS = 2_000
 """Draws of each method in a figure."""
 SHOWN_COORDINATES = 4
 """Coordinates whose marginals a figure shows."""
+HEAD = (
+    "method",
+    "ELBO",
+    "log evidence",
+    "ESS",
+    "k̂",
+    "Stein spread",
+    "R̂",
+    "seconds",
+    "verdict",
+)
+"""The columns of a comparison."""
 COLOURS = ("#3f7fe0", "#e07b39", "#12a594", "#b65fcf", "#d6455d", "#8a8f98")
 
 
@@ -72,20 +85,19 @@ class Comparison:
     key: PRNGKeyArray
 
     def __str__(self) -> str:
-        head = (
-            "method",
-            "ELBO",
-            "log evidence",
-            "ESS",
-            "k̂",
-            "Stein spread",
-            "R̂",
-            "seconds",
-            "verdict",
-        )
-        table = [head, *(self._cells(row) for row in self.rows)]
-        lines = aligned(table, left=(0, len(head) - 1))
+        lines = aligned([HEAD, *(self._cells(row) for row in self.rows)], left=(0, len(HEAD) - 1))
         return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+    def __repr__(self) -> str:
+        verdicts = ", ".join(f"{row.label} {self._cells(row)[-1]}" for row in self.rows)
+        return f"<Comparison of {len(self.rows)} methods: {verdicts}>"
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for row in self.rows:
+            *numbers, verdict = self._cells(row)
+            rows.append([*numbers, verdict if row.diagnosis is None else badge(verdict)])
+        return table(rows, HEAD, left=(0, len(HEAD) - 1))
 
     def __getitem__(self, label: str) -> Posterior:
         """Return the posterior of the method with this label."""
@@ -113,7 +125,7 @@ class Comparison:
             If Matplotlib is not installed.
         """
         require_extra("plots", "matplotlib", "a figure")
-        from matplotlib.figure import Figure
+        from gpvi.evaluation._figures import NotebookFigure
 
         drawn = [(row, self._draws(row)) for row in self.rows if row.posterior is not None]
         if not drawn:
@@ -121,7 +133,9 @@ class Comparison:
         first = drawn[0][0].posterior
         assert first is not None
         shown = min(SHOWN_COORDINATES, first.dim)
-        figure = Figure(figsize=(2.7 * (shown + (first.dim > 1)), 2.6), layout="constrained")
+        figure = NotebookFigure(
+            figsize=(2.7 * (shown + (first.dim > 1)), 2.6), layout="constrained"
+        )
         panels = figure.subplots(1, shown + (first.dim > 1), squeeze=False)[0]
         everything = np.concatenate([x for _, x in drawn])
         for i in range(shown):
@@ -168,9 +182,9 @@ class Comparison:
 
 def compare(
     target: Target,
-    methods: Sequence[Method] | Mapping[str, Method],
+    methods: Sequence[Method | str] | Mapping[str, Method | str],
     *,
-    key: PRNGKeyArray,
+    key: PRNGKeyArray | int,
     progress: bool | Meter = True,
     **options: Any,
 ) -> Comparison:
@@ -184,9 +198,9 @@ def compare(
     target
         The posterior to approximate.
     methods
-        The methods, or a mapping from labels to methods. Without labels the names of the classes are used.
+        The methods or their names, or a mapping from labels to them. Without labels the names of the classes are used.
     key
-        A random key.
+        A random key, or a seed.
     progress
         True for a bar, False for silence, or a `gpvi.progress.Meter`.
     **options
@@ -212,8 +226,11 @@ def compare(
     >>> comparison["many"].particles.shape
     (32, 2)
     """
-    require_key(key)
-    labelled = dict(methods) if isinstance(methods, Mapping) else _labelled(methods)
+    key = as_key(key)
+    if isinstance(methods, Mapping):
+        labelled = {label: as_method(method) for label, method in methods.items()}
+    else:
+        labelled = _labelled([as_method(method) for method in methods])
     if not labelled:
         raise InputError("methods is empty; pass one or more, such as [gpvi.GPVI(), gpvi.SVGD()].")
     rows, (fit_key, check_key, show_key) = [], jax.random.split(key, 3)

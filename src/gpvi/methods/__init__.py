@@ -4,6 +4,11 @@ May import: `targets`, `exploration`, `generators`, `solvers`, `directions` and 
 `base.py` (the contract), then `gpvi.py` (Algorithm 1).
 """
 
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpvi.errors import InputError, UnknownOptionError
 from gpvi.methods.base import About as About
 from gpvi.methods.base import Learner as Learner
 from gpvi.methods.base import Method as Method
@@ -31,6 +36,7 @@ from gpvi.methods.smc import SMC as SMC
 from gpvi.methods.variational import FullRankVI as FullRankVI
 from gpvi.methods.variational import MeanFieldVI as MeanFieldVI
 from gpvi.methods.variational import NormalizingFlow as NormalizingFlow
+from gpvi.specs import hyphenated
 
 METHODS: tuple[type[Method], ...] = (
     GPVI,
@@ -52,3 +58,75 @@ METHODS: tuple[type[Method], ...] = (
     SMC,
 )
 """The library's methods, in the order of the table in docs/choosing.md."""
+SHORT_NAMES = {"mfvi": "mean-field-vi", "ensemble": "deep-ensemble", "flow": "normalizing-flow"}
+"""Names that are used beside those of the classes."""
+
+
+def method_name(name: str) -> str:
+    """Return the hyphenated name of a method, however it is written.
+
+    Parameters
+    ----------
+    name
+        Its class, its hyphenated name or a short one. Case, hyphens, underscores and spaces do not matter.
+
+    Returns
+    -------
+    str
+        Such as "mean-field-vi" for "MeanFieldVI", "mean_field_vi" and "mfvi".
+
+    Raises
+    ------
+    gpvi.errors.UnknownOptionError
+        If there is no such method.
+
+    Examples
+    --------
+    >>> gpvi.methods.method_name("MeanFieldVI"), gpvi.methods.method_name("mfvi")
+    ('mean-field-vi', 'mean-field-vi')
+    """
+    names = [hyphenated(kind.__name__) for kind in METHODS]
+    known = {_plain(each): each for each in names} | SHORT_NAMES
+    if _plain(name) not in known:
+        raise UnknownOptionError("method", name, [*names, *SHORT_NAMES])
+    return known[_plain(name)]
+
+
+def as_method(method: Any, makers: Mapping[str, Callable[[], Method]] | None = None) -> Method:
+    """Return a method as it is, and a name as the method with its default options.
+
+    Parameters
+    ----------
+    method
+        An object such as `gpvi.NUTS()`, or a name that `method_name` knows.
+    makers
+        What makes the method of each hyphenated name; by default its class.
+
+    Returns
+    -------
+    Method
+        The method.
+
+    Raises
+    ------
+    gpvi.errors.InputError
+        If there is no method of this name, or it is neither a name nor a method.
+
+    Examples
+    --------
+    >>> gpvi.methods.as_method("svgd") == gpvi.SVGD()
+    True
+    """
+    if isinstance(method, str):
+        makers = {hyphenated(kind.__name__): kind for kind in METHODS} if makers is None else makers
+        return makers[method_name(method)]()
+    if isinstance(method, type) or not isinstance(method, Method):
+        raise InputError(
+            f"method is {method!r}; pass a name such as 'nuts', or a method with its options, such as gpvi.GPVI(). "
+            "A class of your own must be a subclass of gpvi.methods.Method."
+        )
+    return method
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_ ]", "", name.lower())

@@ -30,6 +30,8 @@ from gpvi.targets.target import Target
 
 Model = AbstractGenerator | Particles
 """What training leaves behind, in its own coordinates u."""
+CHAINS = 4
+"""Independent draws are exported as this many chains: ArviZ computes R̂ and ESS between chains."""
 
 
 class ExportedDraws(NamedTuple):
@@ -122,14 +124,14 @@ class FromGenerator(Approximation):
         return None
 
     def sample(self, n: int, *, key: PRNGKeyArray) -> Float[Array, "n d"]:
-        return sampling.draw(self.generator, n, key)
+        return sampling.sample(self.generator, n, key)
 
     def summarised(self, n: int, *, key: PRNGKeyArray) -> Float[Array, "m d"]:
         return self.sample(n, key=key)
 
     def exported(self, target: Target, n: int, *, key: PRNGKeyArray) -> ExportedDraws:
-        drawn = draw_weighted(target, self.generator, n, key=key)
-        return ExportedDraws(drawn.x, drawn.log_p, drawn.log_q)
+        drawn = draw_weighted(target, self.generator, -(-n // CHAINS) * CHAINS, key=key)
+        return ExportedDraws(drawn.x, drawn.log_p, drawn.log_q, chains=CHAINS)
 
     def diagnose(self, density, initial, exploration, notes, draws, *, key) -> Diagnosis:
         return diagnose_generator(

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
@@ -11,27 +10,14 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from gpvi.diagnostics.importance import smoothed_log_weights
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.posterior.approximation import ExportedDraws
+from gpvi.posterior.naming import named, over_draws
 from gpvi.targets.coordinate_names import path_name
 from gpvi.targets.target import Target
 
-AT_ONCE = 256
-"""Draws that are constrained, or predicted from, at the same time."""
 LARGEST = 2**28
 """The most numbers that a group of one value for each draw and datum may hold."""
 
 Groups = dict[str, dict[str, np.ndarray]]
-
-
-def named(target: Target, x: Float[Array, "n d"]) -> PyTree:
-    """Return draws as the target's model names and constrains them, each array with a first axis of n.
-
-    Without a model these are `{"x": x}`, or one variable per coordinate if the target has names of its own.
-    """
-    if target.model is not None:
-        return _over_draws(target.model.constrain, x)
-    if target.naming is None or target.names == tuple(f"x[{i}]" for i in range(target.dim)):
-        return {"x": x}
-    return {name: x[:, i] for i, name in enumerate(target.names)}
 
 
 def to_arviz(
@@ -50,7 +36,7 @@ def to_arviz(
     model = target.model
     if model is not None and predictive:
         keys = jax.random.split(key, len(x))
-        drawn = _over_draws(lambda point, key: model.predict(point, key=key), x, keys)
+        drawn = over_draws(lambda point, key: model.predict(point, key=key), x, keys)
         groups["posterior_predictive"] = flat(drawn)
     if log_likelihood:
         groups["log_likelihood"] = flat(_pointwise(target, x))
@@ -102,9 +88,9 @@ def _statistics(drawn: ExportedDraws) -> tuple[dict[str, np.ndarray], float | No
 def _pointwise(target: Target, x: Float[Array, "n d"]) -> dict[str, Array]:
     """Return the log-likelihood of every datum at every draw, if the target knows it per datum."""
     if target.model is not None and target.model.observed:
-        return _over_draws(target.model.log_likelihood, x)
+        return over_draws(target.model.log_likelihood, x)
     terms = _terms(target)
-    return {} if terms is None else {"data": _over_draws(terms, x)}
+    return {} if terms is None else {"data": over_draws(terms, x)}
 
 
 def _terms(target: Target) -> Callable[..., Array] | None:
@@ -115,15 +101,16 @@ def _terms(target: Target) -> Callable[..., Array] | None:
     return terms if each else None
 
 
-@eqx.filter_jit
-def _over_draws(function: Callable[..., PyTree], *rows: Any) -> PyTree:
-    """Evaluate `function` at every row, a block of rows at a time; compiled once for each function."""
-    return jax.lax.map(lambda row: function(*row), rows, batch_size=AT_ONCE)
-
-
 def flat(tree: PyTree) -> dict[str, np.ndarray]:
-    """Return the leaves of a tree as arrays, named by their paths."""
-    return {path_name(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
+    """Return the leaves of a tree as arrays, named by their paths; a dictionary keeps its order."""
+    branches: list[tuple[tuple[Any, ...], PyTree]] = [((), tree)]
+    if isinstance(tree, dict):
+        branches = [((jax.tree_util.DictKey(key),), branch) for key, branch in tree.items()]
+    return {
+        path_name((*first, *path)): np.asarray(leaf)
+        for first, branch in branches
+        for path, leaf in jax.tree.leaves_with_path(branch)
+    }
 
 
 def _assembled(

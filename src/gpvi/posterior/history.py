@@ -1,8 +1,13 @@
 """How a training run went, as a posterior and its file keep it."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
+
+from gpvi._html import paragraph, table
+from gpvi.errors import InputError, UnknownOptionError
+from gpvi.posterior import plots
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,3 +40,52 @@ class Training:
     chosen: str = ""
     interrupted: bool = False
     unfinished: bool = False
+
+    def plot(self, term: str | None = None, *, ax: Any = None) -> Any:
+        """Draw a value that every step reported, and its running mean.
+
+        Parameters
+        ----------
+        term
+            Its name in `history`; "elbo" by default if there is one, else the first.
+        ax
+            Matplotlib axes to draw on; new ones by default.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            The axes.
+
+        Raises
+        ------
+        gpvi.errors.InputError
+            If there is no such term, or nothing was reported.
+        gpvi.errors.NotAvailableError
+            If Matplotlib is not installed.
+        """
+        known = {name: values for name, values in self.history.items() if values.size}
+        if not known:
+            raise InputError("no step has reported anything, so there is no curve to draw.")
+        name = next(iter({"elbo": 0} if "elbo" in known else known)) if term is None else term
+        if name not in known:
+            raise UnknownOptionError("term", name, known)
+        return plots.plot_curve(known[name], name, ax)
+
+    def __repr__(self) -> str:
+        chosen = f"; {self.chosen}" if self.chosen else ""
+        return (
+            f"<Training: {self.steps:,} of {self.planned:,} steps in {self.seconds:.1f} s{chosen}>"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("steps", f"{self.steps:,} of {self.planned:,}"),
+            ("time", f"{self.seconds:.1f} s"),
+            *([("chosen", self.chosen)] if self.chosen else []),
+            *(
+                (name, f"{values[-1]:.4g} at the end")
+                for name, values in self.history.items()
+                if values.size
+            ),
+        ]
+        return table(rows, left=(0, 1), caption="Training") + "".join(map(paragraph, self.notes))

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 
 from gpvi import specs
+from gpvi._html import paragraph, table
 from gpvi._inputs import precision
 from gpvi.diagnostics import sampling
 from gpvi.diagnostics.diagnosis import Diagnosis
@@ -18,21 +19,29 @@ from gpvi.diagnostics.importance import (
     DEFAULT_DRAWS,
     draw_weighted,
     effective_share,
+    importance,
     smoothed_log_weights,
 )
 from gpvi.diagnostics.verdict import FEWEST_DRAWS, RELIABLE_K_HAT
-from gpvi.errors import InputError, NotAvailableError, ReliabilityWarning, warn
+from gpvi.errors import (
+    InputError,
+    NotAvailableError,
+    ReliabilityWarning,
+    require_extra,
+    warn,
+)
 from gpvi.exploration.modes import Modes, tabulated
 from gpvi.exploration.search import Exploration, once_explored
 from gpvi.generators import Preconditioned
 from gpvi.methods import Method
 from gpvi.methods.base import State
 from gpvi.methods.carriers import Sampler
-from gpvi.posterior import arviz, saving
+from gpvi.posterior import arviz, plots, saving
 from gpvi.posterior.approximation import Approximation, Model, approximation
 from gpvi.posterior.history import Training
+from gpvi.posterior.naming import MODEL, Naming, named, named_by, naming_of
 from gpvi.posterior.start import Start
-from gpvi.posterior.summary import Summary, summarise
+from gpvi.posterior.summary import Summary, columns_of, summarise
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.targets.target import Target
 
@@ -60,6 +69,8 @@ class Posterior:
         The target; None for a loaded posterior (see `with_target`).
     auxiliary
         What a solver, critic or sampler had learned, from which training can be continued.
+    naming
+        How draws are named without a target; "model" if that needs the target.
 
     Examples
     --------
@@ -79,6 +90,7 @@ class Posterior:
         target: Target | None = None,
         auxiliary: PyTree = None,
         explored: Callable[[], Exploration | None] | None = None,
+        naming: Naming = MODEL,
     ):
         self.method = method
         self.model = model
@@ -88,6 +100,7 @@ class Posterior:
         self.target = target
         self.auxiliary = auxiliary
         self._explored = explored
+        self._naming = naming
         self.dim = self.affine.location.shape[0]
         self.dtype = np.dtype(self.affine.location.dtype)
 
@@ -134,11 +147,33 @@ class Posterior:
         These are the target, its exploration, and what a solver or critic had learned, which a saved posterior keeps.
         """
         without = {"target": None, "auxiliary": None, "_explored": None}
-        return self.__dict__ | {"_names": self.names} | without
+        return self.__dict__ | {"_names": self.names, "_naming": self.naming} | without
 
     def __repr__(self) -> str:
         done, planned = self.training.steps, self.training.planned
-        return f"<Posterior of {self.method} in {self.dim} dimensions, {done} of {planned} steps>"
+        name = type(self.method).__name__
+        return f"<Posterior by {name} in {self.dim:,} dimensions, {done:,} of {planned:,} steps>"
+
+    def _repr_html_(self) -> str:
+        training = self.training
+        names = f": {_first(self.names)}" if self.dim <= saving.LISTED else ""
+        held = "any number" if self.size is None else f"{self.size:,}"
+        rows = [
+            ("method", str(self.method)),
+            ("dimensions", f"{self.dim:,}{names}"),
+            ("draws", f"{held}, in {self.dtype}"),
+            (
+                "training",
+                f"{training.steps:,} of {training.planned:,} steps, {training.seconds:.1f} s",
+            ),
+            *([("", training.chosen)] if training.chosen else []),
+            *([("start", self.start.report)] if self.start.report else []),
+        ]
+        ask = "posterior.diagnose() says whether to trust it"
+        if self.target is None:
+            ask += ", after posterior.with_target(target)"
+        notes = "".join(map(paragraph, training.notes))
+        return table(rows, left=(0, 1), caption="Posterior") + notes + paragraph(f"{ask}.")
 
     @property
     def affine(self) -> Affine:
@@ -149,6 +184,11 @@ class Posterior:
     def names(self) -> tuple[str, ...]:
         """One name per coordinate."""
         return self._names() if callable(self._names) else self._names
+
+    @property
+    def naming(self) -> Naming:
+        """How draws are named: "vector", "coordinates", their `gpvi.supports.Supports`, or "model"."""
+        return self._naming if self.target is None else naming_of(self.target)
 
     @property
     def size(self) -> int | None:
@@ -217,10 +257,17 @@ class Posterior:
                 "the target that was fitted, with its coordinates in the same order."
             )
         return Posterior(
-            self.method, self.model, self.start, self._names, self.training, target, self.auxiliary
+            self.method,
+            self.model,
+            self.start,
+            self._names,
+            self.training,
+            target,
+            self.auxiliary,
+            self._naming,
         )
 
-    def sample(self, n: Count, *, key: PRNGKeyArray) -> Float[Array, "n d"]:
+    def sample(self, n: Count, *, key: PRNGKeyArray | int) -> Float[Array, "n d"]:
         """Draw n points.
 
         Parameters
@@ -228,7 +275,7 @@ class Posterior:
         n
             The number of draws.
         key
-            A JAX random key; the same key gives the same draws.
+            A JAX random key, or a seed; the same key gives the same draws.
 
         Returns
         -------
@@ -247,12 +294,12 @@ class Posterior:
         >>> posterior.sample(5, key=key).shape
         (5, 2)
         """
-        n = self._count(n, key)
+        n, key = self._asked(n, key)
         with self._precision():
             return self._approximation.sample(n, key=key)
 
     def sample_and_log_prob(
-        self, n: Count, *, key: PRNGKeyArray
+        self, n: Count, *, key: PRNGKeyArray | int
     ) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
         """Draw n points with their log-densities (Eq. 1).
 
@@ -261,7 +308,7 @@ class Posterior:
         n
             The number of draws.
         key
-            A JAX random key; the draws are those of `sample` with the same key.
+            A JAX random key, or a seed; the draws are those of `sample` with the same key.
 
         Returns
         -------
@@ -281,11 +328,10 @@ class Posterior:
         >>> log_q.shape
         (5,)
         """
-        n = self._count(n, key)
+        n, key = self._asked(n, key)
         generator = self._approximation.require_density("sample_and_log_prob")
         with self._precision():
-            x, log_q, _ = sampling.draw_with_density(generator, n, key)
-            return x, log_q
+            return sampling.sample_with_density(generator, n, key)
 
     def log_prob(self, x: ArrayLike) -> Float[Array, "*n"]:
         """Evaluate log q at given points.
@@ -324,7 +370,7 @@ class Posterior:
             values = sampling.log_prob(generator, jnp.atleast_2d(x))
             return values if x.ndim == 2 else values[0]
 
-    def diagnose(self, *, key: PRNGKeyArray, draws: Count | None = None) -> Diagnosis:
+    def diagnose(self, *, key: PRNGKeyArray | int = 0, draws: Count | None = None) -> Diagnosis:
         """Say whether to trust the posterior, in numbers and one sentence.
 
         With a density: ELBO, log evidence, importance ESS, k̂, moments before and after weighting, missing mass, fold
@@ -333,7 +379,7 @@ class Posterior:
         Parameters
         ----------
         key
-            A JAX random key.
+            A JAX random key, or a seed; seed 0 by default, so that the same posterior has the same diagnosis.
         draws
             The number of draws to examine: 4,000 by default, fewer of more than 16,000 coordinates, at least 100.
 
@@ -356,7 +402,7 @@ class Posterior:
         >>> posterior.diagnose(key=key).verdict.level
         'good'
         """
-        draws = self._count(self._default_draws() if draws is None else draws, key)
+        draws, key = self._asked(self._default_draws() if draws is None else draws, key)
         if draws < FEWEST_DRAWS:
             raise InputError(
                 f"draws is {draws}; the tail of their weights says nothing below {FEWEST_DRAWS}. Leave it out, or ask "
@@ -368,13 +414,13 @@ class Posterior:
             found = self._exploration(density, key)
             return self._approximation.diagnose(density, initial, found, notes, draws, key=key)
 
-    def modes(self, *, key: PRNGKeyArray) -> Modes:
+    def modes(self, *, key: PRNGKeyArray | int = 0) -> Modes:
         """List the modes of the posterior that independent islands of particles found, whether it is drawn from or not.
 
         Parameters
         ----------
         key
-            A JAX random key, for the exploration; not used if training has already explored the posterior.
+            A JAX random key or a seed, for the exploration; not used if training has already explored the posterior.
 
         Returns
         -------
@@ -393,9 +439,10 @@ class Posterior:
         ...     lambda x: jnp.logaddexp(-0.5 * (x[0] - 9) ** 2, -0.5 * (x[0] + 9) ** 2), dim=1
         ... )
         >>> posterior = gpvi.fit(target, gpvi.SVGD(), steps=10, key=key, progress=False)
-        >>> len(posterior.modes(key=key))
+        >>> len(posterior.modes())
         2
         """
+        key = as_key(key)
         density = Whitened(self._require_target("modes"), self.affine)
         with self._precision():
             found = self._exploration(density, key)
@@ -413,13 +460,13 @@ class Posterior:
             self._explored = once_explored(density, key=key)
         return self._explored()
 
-    def summary(self, *, key: PRNGKeyArray, draws: Count | None = None) -> Summary:
+    def summary(self, *, key: PRNGKeyArray | int = 0, draws: Count | None = None) -> Summary:
         """Tabulate mean, spread and quantiles of every quantity that the model names, in its support.
 
         Parameters
         ----------
         key
-            A JAX random key.
+            A JAX random key, or a seed; seed 0 by default, so that the same posterior has the same summary.
         draws
             The number of new draws, 4,000 by default; particles and chains use all they hold. Draws are not weighted
             (see `resample`).
@@ -432,7 +479,7 @@ class Posterior:
         Raises
         ------
         gpvi.errors.NotAvailableError
-            If the posterior was loaded and has no target yet.
+            If the posterior was loaded, has no target yet, and a model must name the draws.
 
         Examples
         --------
@@ -441,15 +488,126 @@ class Posterior:
         >>> posterior.summary(key=key).names
         ('a', 'b')
         """
-        target = self._require_target("summary")
-        n = self._count(self._default_draws() if draws is None else draws, key)
+        self._require_naming("summary")
+        n, key = self._asked(self._default_draws() if draws is None else draws, key)
         with self._precision():
             x = self._approximation.summarised(n, key=key)
-            named = arviz.flat(arviz.named(target, x))
-        return summarise(named, self._approximation.by_chain)
+            variables = arviz.flat(self._named(x))
+        return summarise(variables, self._approximation.by_chain)
+
+    def plot(
+        self,
+        names: Sequence[str] | str | None = None,
+        *,
+        kind: Literal["pairs", "marginals"] = "pairs",
+        key: PRNGKeyArray | int = 0,
+        draws: Count = plots.DRAWS,
+        ax: Any = None,
+    ) -> Any:
+        """Draw the posterior: marginals on the diagonal and pairs below it, or marginals alone.
+
+        In two dimensions, lines enclose 50, 90 and 99 % of the target's mass within the panel, if log p is cheap and
+        takes just the two coordinates that are shown.
+
+        Parameters
+        ----------
+        names
+            What to show: names of quantities, as `summary` lists them; the name of an array stands for all its
+            entries. By default the first five for pairs, the first twelve for marginals.
+        kind
+            "pairs" or "marginals".
+        key
+            A JAX random key, or a seed; seed 0 by default, so that the same posterior has the same picture.
+        draws
+            The number of new draws; particles and chains show all they hold.
+        ax
+            Matplotlib axes to draw on; new ones by default. Single axes hold one marginal, or one pair.
+
+        Returns
+        -------
+        matplotlib.axes.Axes or np.ndarray
+            The axes: an array of them if there are several.
+
+        Raises
+        ------
+        gpvi.errors.InputError
+            If a name is unknown, or `ax` holds another number of axes than are needed.
+        gpvi.errors.NotAvailableError
+            If Matplotlib is not installed, or a model must name the draws and there is no target.
+
+        Examples
+        --------
+        >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2, names=("a", "b"))
+        >>> posterior = gpvi.fit(target, gpvi.FullRankVI(), steps=200, key=key, progress=False)
+        >>> posterior.plot().shape, posterior.plot("a").get_xlabel()
+        ((2, 2), 'a')
+        """
+        specs.require_choice(kind, ("pairs", "marginals"), "kind")
+        require_extra("plots", "matplotlib", "a plot")
+        self._require_naming("plot")
+        n, key = self._asked(draws, key)
+        with self._precision():
+            variables = arviz.flat(self._named(self._approximation.summarised(n, key=key)))
+        labels, x = columns_of(variables)
+        columns = plots.chosen(labels, names, kind, ax)
+        plain = self.target is not None and self.target.model is None and columns == [0, 1]
+        contours = plots.contours_of(self.target) if plain and self.target is not None else None
+        shown = [labels[i] for i in columns]
+        return plots.plot_draws(x[:, columns], shown, kind, ax, contours)
+
+    def plot_weights(
+        self, *, key: PRNGKeyArray | int = 0, draws: Count | None = None, ax: Any = None
+    ) -> Any:
+        """Draw the importance weights of new draws by rank, before and after Pareto smoothing, with k̂.
+
+        A level line is what draws of the posterior itself would give; a steep rise at the left are few draws that
+        carry most of the weight.
+
+        Parameters
+        ----------
+        key
+            A JAX random key, or a seed; seed 0 by default.
+        draws
+            The number of new draws, 4,000 by default, at least 100.
+        ax
+            Matplotlib axes to draw on; new ones by default.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            The axes.
+
+        Raises
+        ------
+        gpvi.errors.NotAvailableError
+            If the method has no density, there is no target, or Matplotlib is not installed.
+
+        Examples
+        --------
+        >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+        >>> posterior = gpvi.fit(target, gpvi.FullRankVI(), steps=200, key=key, progress=False)
+        >>> posterior.plot_weights().get_ylabel()
+        'weight, 1 on average'
+        """
+        require_extra("plots", "matplotlib", "a plot")
+        n, key = self._asked(self._default_draws() if draws is None else draws, key)
+        if n < FEWEST_DRAWS:
+            raise InputError(f"draws is {n}; k̂ needs {FEWEST_DRAWS} or more.")
+        target = self._require_target("plot_weights")
+        generator = self._approximation.require_density("plot_weights")
+        with self._precision():
+            ratios = draw_weighted(target, generator, n, key=key).log_ratios
+            summary, log_weights = importance(ratios)
+        return plots.plot_weights(
+            np.asarray(ratios, np.float64),
+            np.asarray(log_weights, np.float64),
+            summary.k_hat,
+            summary.effective_share,
+            ax,
+        )
 
     def resample(
-        self, n: Count, *, key: PRNGKeyArray, proposals: Count | None = None
+        self, n: Count, *, key: PRNGKeyArray | int, proposals: Count | None = None
     ) -> Float[Array, "n d"]:
         """Draw n points, with replacement, by Pareto-smoothed importance resampling.
 
@@ -458,7 +616,7 @@ class Posterior:
         n
             The number of draws.
         key
-            A JAX random key.
+            A JAX random key, or a seed.
         proposals
             The number of new draws to choose from; by default 10 n, and at least 1,000.
 
@@ -480,8 +638,8 @@ class Posterior:
         >>> posterior.resample(50, key=key).shape
         (50, 2)
         """
-        n = self._count(n, key)
-        proposals = max(10 * n, 1_000) if proposals is None else self._count(proposals, key)
+        n, key = self._asked(n, key)
+        proposals = max(10 * n, 1_000) if proposals is None else _count(proposals)
         draw_key, choice_key = jax.random.split(key)
         x, log_weights, k_hat = self._smoothed(proposals, draw_key, "resample")
         with self._precision():
@@ -497,7 +655,7 @@ class Posterior:
         return chosen
 
     def sample_and_log_weights(
-        self, n: Count, *, key: PRNGKeyArray
+        self, n: Count, *, key: PRNGKeyArray | int
     ) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
         """Draw n points with their Pareto-smoothed, normalised log importance weights.
 
@@ -506,7 +664,7 @@ class Posterior:
         n
             The number of draws.
         key
-            A JAX random key; the draws are those of `sample` with the same key.
+            A JAX random key, or a seed; the draws are those of `sample` with the same key.
 
         Returns
         -------
@@ -526,10 +684,11 @@ class Posterior:
         >>> log_weights.shape
         (200,)
         """
-        x, log_weights, _ = self._smoothed(self._count(n, key), key, "sample_and_log_weights")
+        n, key = self._asked(n, key)
+        x, log_weights, _ = self._smoothed(n, key, "sample_and_log_weights")
         return x, log_weights
 
-    def draws(self, n: Count, *, key: PRNGKeyArray) -> PyTree:
+    def draws(self, n: Count, *, key: PRNGKeyArray | int) -> PyTree:
         """Draw n points by name and in their supports, as the target's model knows them.
 
         Parameters
@@ -537,7 +696,7 @@ class Posterior:
         n
             The number of draws.
         key
-            A JAX random key; the draws are those of `sample` with the same key.
+            A JAX random key, or a seed; the draws are those of `sample` with the same key.
 
         Returns
         -------
@@ -548,7 +707,7 @@ class Posterior:
         Raises
         ------
         gpvi.errors.NotAvailableError
-            If the posterior was loaded and has no target yet.
+            If the posterior was loaded, has no target yet, and a model must name the draws.
 
         Examples
         --------
@@ -557,15 +716,15 @@ class Posterior:
         >>> posterior.draws(5, key=key)["a"].shape
         (5,)
         """
-        target = self._require_target("draws")
+        self._require_naming("draws")
         x = self.sample(n, key=key)
         with self._precision():
-            return arviz.named(target, x)
+            return self._named(x)
 
     def to_arviz(
         self,
         *,
-        key: PRNGKeyArray,
+        key: PRNGKeyArray | int,
         draws: Count = DEFAULT_DRAWS,
         predictive: bool = True,
         log_likelihood: bool = True,
@@ -579,9 +738,10 @@ class Posterior:
         Parameters
         ----------
         key
-            A JAX random key.
+            A JAX random key, or a seed.
         draws
-            The number of new draws; particles and chains give at most this many of what they hold, chains kept apart.
+            The number of new draws, rounded up to four chains of equal length; they are independent, within chains and
+            between them. Particles (one chain) and Markov chains give at most this many of what they hold.
         predictive, log_likelihood
             Whether to add these groups.
 
@@ -602,9 +762,9 @@ class Posterior:
         >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
         >>> posterior = gpvi.fit(target, gpvi.FullRankVI(), steps=200, key=key, progress=False)
         >>> posterior.to_arviz(key=key, draws=100)["posterior"]["x"].shape
-        (1, 100, 2)
+        (4, 25, 2)
         """
-        draws = self._count(draws, key)
+        draws, key = self._asked(draws, key)
         target = self._require_target("to_arviz")
         arviz.check(target, draws, predictive=predictive, log_likelihood=log_likelihood)
         draw_key, predict_key = jax.random.split(key)
@@ -666,12 +826,9 @@ class Posterior:
     def _default_draws(self) -> int:
         return max(FEWEST_DRAWS, min(DEFAULT_DRAWS, MOST_NUMBERS // self.dim))
 
-    def _count(self, n: Any, key: Any) -> int:
-        """Return the number of draws as a Python int: a static argument of the compiled programs."""
-        specs.require_key(key)
-        if not specs.is_whole(n) or n < 1:
-            raise InputError(f"the number of draws is {n!r}; it must be a whole number ≥ 1.")
-        return int(n)
+    def _asked(self, n: Any, key: Any) -> tuple[int, PRNGKeyArray]:
+        """Return the number of draws and the key that a caller asks for, after checking them."""
+        return _count(n), specs.as_key(key)
 
     def _require_target(self, what: str) -> Target:
         if self.target is None:
@@ -680,6 +837,17 @@ class Posterior:
                 "posterior.with_target(target) first."
             )
         return self.target
+
+    def _require_naming(self, what: str) -> None:
+        """Raise an error if draws can only be named by the model of a target, and there is none."""
+        if self.naming == MODEL:
+            self._require_target(what)
+
+    def _named(self, x: Float[Array, "n d"]) -> PyTree:
+        """Return draws by name and in their supports."""
+        if self.target is not None:
+            return named(self.target, x)
+        return named_by(self._naming, lambda: self.names, x)
 
     def _precision(self) -> AbstractContextManager[None]:
         return precision(self.dtype)
@@ -719,6 +887,13 @@ def load(path: str | os.PathLike[str], classes: Iterable[Any] = ()) -> Posterior
     2
     """
     return Posterior(**saving.read(path, classes)._asdict())
+
+
+def _count(n: Any) -> int:
+    """Return the number of draws as a Python int: a static argument of the compiled programs."""
+    if not specs.is_whole(n) or n < 1:
+        raise InputError(f"the number of draws is {n!r}; it must be a whole number ≥ 1.")
+    return int(n)
 
 
 def _first(names: Sequence[str]) -> str:

@@ -23,7 +23,9 @@ from gpvi.methods import Method
 from gpvi.methods.carriers import Particles, Sampler
 from gpvi.persistence import format as storage
 from gpvi.persistence.untrusted import json_strings
+from gpvi.posterior import naming
 from gpvi.posterior.history import Training
+from gpvi.posterior.naming import Naming
 from gpvi.posterior.start import Start
 from gpvi.targets.coordinates import Affine
 from gpvi.targets.target import Target
@@ -48,6 +50,7 @@ class Saved(NamedTuple):
     names: tuple[str, ...]
     training: Training
     auxiliary: PyTree
+    naming: Naming
 
     @classmethod
     def of(cls, posterior: Any) -> "Saved":
@@ -75,6 +78,7 @@ def to_document(saved: Saved, listed: int) -> tuple[dict[str, Any], dict[str, np
         "dim": len(location),
         "dtype": np.dtype(location.dtype).name,
         "names": names if len(names) <= listed else None,
+        "naming": naming.to_json(saved.naming),
         "affine": "diagonal" if start.affine.scale.ndim == 1 else "dense",
         "training": {
             "steps": training.steps,
@@ -132,6 +136,7 @@ def from_document(
     listed = document["names"]
     names = tuple(json_strings(arrays["names"].tobytes(), dim) if listed is None else listed)
     _expect(len(names) == dim and all(isinstance(name, str) for name in names), "names do not fit")
+    how = _naming(document, names, known)
     _expect(document["affine"] in ("diagonal", "dense"), f"affine is {document['affine']!r}")
     history = {name: arrays[f"history/{name}"] for name in training["history"]}
     record = Training(
@@ -156,7 +161,7 @@ def from_document(
         parts = _filled(method, dim, np.dtype(dtype), document["affine"], arrays)
     model, affine, auxiliary = parts
     start = Start(affine, training["start"], InitialEvidence.from_json(training.get("evidence")))
-    return Saved(method, model, start, names, record, auxiliary)
+    return Saved(method, model, start, names, record, auxiliary, how)
 
 
 def _as_saved(method: Method, dim: int, arrays: dict[str, np.ndarray]) -> Method:
@@ -169,6 +174,17 @@ def _as_saved(method: Method, dim: int, arrays: dict[str, np.ndarray]) -> Method
         return method
     former = dataclasses.replace(generator, latent=HEAD)
     return dataclasses.replace(cast(Any, method), generator=former)
+
+
+def _naming(
+    document: dict[str, Any], names: tuple[str, ...], known: Mapping[str, type] | None
+) -> Naming:
+    """Return how draws are named; files of earlier versions do not say it."""
+    if "naming" not in document:
+        return naming.naming_of_names(names)
+    how = specs.from_json(document["naming"], known)
+    _expect(naming.is_naming(how, document["dim"]), "naming does not fit")
+    return how
 
 
 def _layers(specification: Any) -> int | float:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Shaped
+from jaxtyping import Float, Shaped
 
+from gpvi._html import table
 from gpvi.diagnostics import mcmc
 from gpvi.errors import InputError
 from gpvi.targets.coordinate_names import entry_names
@@ -51,6 +52,16 @@ class Summary:
         more = [f"… and {rest:,} more, in .names and .columns"] if rest else []
         return "\n".join([*aligned(rows), *more])
 
+    def __repr__(self) -> str:
+        return f"<Summary of {len(self.names):,} quantities by {self.draws:,} draws>"
+
+    def _repr_html_(self) -> str:
+        shown = min(len(self.names), SHOWN)
+        rows = [self._cells(row) for row in range(shown)]
+        rest = len(self.names) - shown
+        caption = f"{self.draws:,} draws" + (f"; {rest:,} more rows in .columns" if rest else "")
+        return table(rows, ["", *self.columns], caption=caption)
+
     def _cells(self, row: int) -> list[str]:
         own = {"R̂": "{:.3f}", "ESS": "{:.0f}"}
         sd = float(self.columns["sd"][row])
@@ -71,10 +82,7 @@ def summarise(
 
     `by_chain` adds an axis for Markov chains, or returns None if the draws form none.
     """
-    names = [name for key, values in named.items() for name in entry_names(key, values.shape[1:])]
-    x = np.concatenate(
-        [np.asarray(v, np.float64).reshape(len(v), -1) for v in named.values()], axis=1
-    )
+    names, x = columns_of(named)
     columns = {"mean": x.mean(0), "sd": x.std(0)}
     columns |= dict(zip(QUANTILES, np.quantile(x, list(QUANTILES.values()), axis=0), strict=True))
     chains = by_chain(x)
@@ -82,6 +90,15 @@ def summarise(
         mixed = mcmc.summary(chains)
         columns |= {"R̂": mixed.rhat, "ESS": np.minimum(mixed.ess_bulk, mixed.ess_tail)}
     return Summary(tuple(names), columns, len(x))
+
+
+def columns_of(
+    named: Mapping[str, Shaped[np.ndarray, "n ..."]],
+) -> tuple[list[str], Float[np.ndarray, "n m"]]:
+    """Return one name and one column for every number that a draw holds."""
+    names = [name for key, values in named.items() for name in entry_names(key, values.shape[1:])]
+    parts = [np.asarray(v, np.float64).reshape(len(v), -1) for v in named.values()]
+    return names, np.concatenate(parts, axis=1)
 
 
 def aligned(rows: Sequence[Sequence[str]], left: tuple[int, ...] = (0,)) -> list[str]:

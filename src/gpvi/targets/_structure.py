@@ -46,7 +46,7 @@ def traced_output(
     except Exception as error:  # whatever the user's function raises
         return Fault(
             f"the log-density fails on a vector of shape ({dim},): {type(error).__name__}: {error}",
-            f"Check dim={dim}, and that the function takes one point.",
+            _remedy(error, dim),
             error,
         )
     index = index_out_of_range(log_density, dim, dtype)
@@ -63,6 +63,13 @@ def traced_output(
     if not jnp.issubdtype(out.dtype, jnp.floating):
         return Fault(f"the log-density returns dtype {out.dtype}", "It must return a float.")
     return out
+
+
+def _remedy(error: Exception, dim: int) -> str:
+    """Say what to do about an error of the user's function, by its kind."""
+    if isinstance(error, NameError | AttributeError | ImportError | SyntaxError):
+        return "Correct the function; its traceback names the line."
+    return f"Check dim={dim}, and that the function takes one point."
 
 
 def paired_data(

@@ -4,7 +4,7 @@ The mini-batch form replaces the log-likelihood of all N data by N/B times that 
 log p(x) = (N/B Σ_{i∈batch} log p(y_i | x) + log p(x)) / T. Its score is an unbiased estimate of the full one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from typing import Any
@@ -18,6 +18,8 @@ from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, PyTree, Scalar
 from gpvi._inputs import cast_in_range, device_dtype, format_point, on_device, precision
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.parallel.hosts import gathered
+from gpvi.specs import as_key
+from gpvi.supports import Support, Supports
 from gpvi.targets import _validation as validation
 from gpvi.targets._numpyro import NumPyroModel, check_options
 from gpvi.targets._pytree import PytreeModel
@@ -77,8 +79,8 @@ class Target(eqx.Module):
     batch_size
         The number of data in a training step if `gpvi.fit` is not given one. By default all data.
     model
-        The model behind the vector x, which names, constrains and predicts: see `Target.from_numpyro` and
-        `Target.from_pytree`.
+        The model behind the vector x, which names, constrains and predicts: see `Target.from_numpyro`,
+        `Target.from_pytree` and `Target.from_supports`.
 
     Raises
     ------
@@ -263,7 +265,66 @@ class Target(eqx.Module):
         start = {"initial": tree.initial, "names": tree.names}
         return cls(**of_vector, **(start | options), model=tree)
 
-    def debug(self, *, key: PRNGKeyArray | None = None) -> Preflight:
+    @classmethod
+    def from_supports(
+        cls,
+        log_density: Callable | None,
+        supports: Mapping[str, Support | str],
+        *,
+        log_likelihood: Callable | None = None,
+        log_prior: Callable | None = None,
+        temperature: float | int = 1.0,
+        initial: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> "Target":
+        """A posterior over named unknowns that are positive, bounded, on a simplex or ordered.
+
+        Every unknown becomes unconstrained coordinates, and the Jacobian is added to log p: write the density of the
+        unknowns themselves. `posterior.draws`, `summary` and `to_arviz` return them by name, in their supports.
+
+        Parameters
+        ----------
+        log_density
+            A dictionary of the unknowns → scalar; None in the mini-batch form.
+        supports
+            For each unknown a class of `gpvi.supports`, such as `Positive(8)`, or for a single number its name:
+            "real", "positive" or "unit" (between 0 and 1).
+        log_likelihood, log_prior
+            Those of `Target`, of the dictionary instead of x.
+        temperature
+            As in `Target`; the density of the unknowns is raised to the power 1/T.
+        initial
+            Where training starts: values of some or all unknowns, in their supports.
+        **options
+            Those of `Target`.
+
+        Returns
+        -------
+        Target
+            A target whose `model` names and constrains the unknowns.
+
+        Raises
+        ------
+        gpvi.errors.InputError
+            If something is no support, or an initial value lies outside of its own.
+
+        Examples
+        --------
+        >>> def log_density(p):
+        ...     return -p["rate"] + 2 * jnp.log(p["rate"]) + jnp.log(p["mix"]).sum()
+        >>> unknowns = {"rate": "positive", "mix": gpvi.supports.Simplex(3)}
+        >>> target = gpvi.Target.from_supports(log_density, unknowns)
+        >>> target.dim, target.names
+        (3, ('rate', 'mix[0]', 'mix[1]'))
+        """
+        unknowns = Supports.of(supports)
+        temperature = validation.checked_temperature(temperature)
+        functions = unknowns.target_arguments(log_density, log_likelihood, log_prior, temperature)
+        start = unknowns.unconstrain({} if initial is None else initial)
+        fixed = {"initial": start, "names": unknowns.names, "temperature": temperature}
+        return cls(**functions, **fixed, **options, model=unknowns)
+
+    def debug(self, *, key: PRNGKeyArray | int = 0) -> Preflight:
         """Evaluate the log-density around the start and far away, and report what would make training fail.
 
         Streamed data are represented by a sample of their rows.
@@ -271,7 +332,7 @@ class Target(eqx.Module):
         Parameters
         ----------
         key
-            Draws the points at which the log-density is evaluated.
+            Draws the points at which the log-density is evaluated: a JAX key, or a seed.
 
         Returns
         -------
@@ -293,7 +354,7 @@ class Target(eqx.Module):
                 self.log_density if rows is None else partial(self.log_density, batch=rows),
                 self.initial,
                 names=self.names,
-                key=jax.random.key(0) if key is None else key,
+                key=as_key(key),
                 unscaled=self._unscaled,
                 log_likelihood=self._log_likelihood,
                 data=self.data if rows is None else rows,

@@ -31,10 +31,6 @@ def check_arguments(
         raise InputError(
             f"target is {target!r}; wrap the log-density: gpvi.Target(log_density, dim=d)."
         )
-    if isinstance(method, type) or not isinstance(method, Method):
-        raise InputError(
-            f"method is {method!r}; pass a method with its options, such as gpvi.GPVI()."
-        )
     if optimizer is not None and not isinstance(optimizer, optax.GradientTransformation):
         raise InputError(
             f"optimizer is {optimizer!r}; pass an Optax optimizer, such as optax.adam(1e-3), or omit it."

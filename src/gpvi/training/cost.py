@@ -11,9 +11,10 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from gpvi._html import table
 from gpvi.methods import Method
 from gpvi.parallel.memory import GIB
-from gpvi.specs import require_key
+from gpvi.specs import as_key
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.targets.target import Target
 from gpvi.training._prefetch import Feed, example
@@ -51,6 +52,21 @@ class Estimate(NamedTuple):
         """The time of compiling and of all steps of one attempt."""
         return self.compile_seconds + self.steps * self.step_seconds
 
+    def __repr__(self) -> str:
+        return f"<Estimate: {self}>"
+
+    def _repr_html_(self) -> str:
+        memory = "" if self.memory is None else f"{self.memory / GIB:.3f} GiB"
+        rows = [
+            ("steps, at most", f"{self.steps:,}"),
+            ("a step", f"{1e3 * self.step_seconds:.2g} ms"),
+            ("compiling", f"{self.compile_seconds:.2g} s"),
+            ("together", _duration(self.seconds)),
+            ("attempts, at most", f"{self.attempts}"),
+            *([("memory", memory)] if memory else []),
+        ]
+        return table(rows, caption="Estimate")
+
     def __str__(self) -> str:
         memory = "" if self.memory is None else f", {self.memory / GIB:.3f} GiB of memory"
         if self.attempts > 1:
@@ -63,9 +79,9 @@ class Estimate(NamedTuple):
 
 def estimate(
     target: Target,
-    method: Method | None = None,
+    method: Method | str | None = None,
     *,
-    key: PRNGKeyArray,
+    key: PRNGKeyArray | int,
     steps: int | None = None,
     optimizer: optax.GradientTransformation | None = None,
     batch_size: int | None = None,
@@ -99,7 +115,7 @@ def estimate(
     100
     """
     plan = planned(target, method, steps, optimizer, batch_size, "auto", mesh)
-    require_key(key)
+    key = as_key(key)
     start_key, init_key, run_key = jax.random.split(key, 3)
     with target.precision():
         target = target.checked(plan.batch_size)

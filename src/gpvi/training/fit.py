@@ -20,21 +20,21 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from gpvi.errors import InputError, TrainingWarning, warn
 from gpvi.exploration.search import once_explored
-from gpvi.methods import Method
+from gpvi.methods import Method, as_method
 from gpvi.methods.base import State
 from gpvi.parallel import hosts
 from gpvi.parallel.mesh import for_seeds
 from gpvi.posterior.history import Training
 from gpvi.posterior.posterior import Posterior
-from gpvi.progress import Meter, as_meter
-from gpvi.specs import require_key
+from gpvi.progress import Meter, as_meter, shown
+from gpvi.specs import as_key
 from gpvi.targets.coordinates import Whitened
 from gpvi.targets.target import Target
 from gpvi.training._prefetch import example
 from gpvi.training.arguments import check_arguments, check_one_form, check_watching, checked_mesh
 from gpvi.training.checkpoint import Checkpoints, Log, identity, probes
 from gpvi.training.context import check_context
-from gpvi.training.loop import Callback, Watch, train
+from gpvi.training.loop import Callback, Watch, label, train
 from gpvi.training.preparation import Prepared, default_batch_size, first_state, planned, prepare
 from gpvi.training.program import Plan, compile_chunk, limit_chunk_time
 from gpvi.training.stopping import Judge, best_attempt
@@ -42,9 +42,9 @@ from gpvi.training.stopping import Judge, best_attempt
 
 def fit(
     target: Target,
-    method: Method | None = None,
+    method: Method | str | None = None,
     *,
-    key: PRNGKeyArray,
+    key: PRNGKeyArray | int,
     steps: int | None = None,
     optimizer: optax.GradientTransformation | None = None,
     batch_size: int | None = None,
@@ -76,17 +76,18 @@ def fit(
     target
         The posterior to approximate.
     method
+        A name such as "nuts", for a method with its default options, or an object such as `gpvi.NUTS(chains=8)`.
         `gpvi.GPVI()` by default, with another generator for networks. If log p and its gradient take more than 2²⁰
         operations, in up to 20 dimensions, it is `GPVI(gradient="l2", particles=128, first_round=250)` (see
         docs/choosing.md).
     key
-        A JAX random key; the same key gives the same posterior.
+        A JAX random key, or a seed such as 0; the same key gives the same posterior.
     steps, optimizer
         The number of steps and an Optax optimiser. By default the method's own, with a schedule that decays to zero.
     batch_size
         The number of data that a step sees, for targets in mini-batch form; all by default.
     progress
-        True for a bar, False for silence, or a `gpvi.progress.Meter`.
+        True for a line on standard error, False for silence, or a `gpvi.progress.Meter`.
     callbacks
         Functions that are called with a `gpvi.Event` after each chunk of steps.
     init
@@ -132,9 +133,11 @@ def fit(
         _advise(target)
     check_watching(callbacks, checkpoint, every)
     saves = None if checkpoint is None else Checkpoints(checkpoint, every)
-    require_key(key)
+    key = as_key(key)
     start_key, init_key, run_key = jax.random.split(key, 3)
-    with _locked(saves), target.precision():
+    work = shown(_meter(progress), plan.steps, label(plan.method, target.dim))
+    with _locked(saves), target.precision(), work as meter:
+        meter.update(0, "searching for a start")
         prepared = prepare([target], plan.method, plan.batch_size, [init], saves, keys=[start_key])
         [density], [start], [notes] = prepared.densities, prepared.starts, prepared.notes
 
@@ -144,6 +147,7 @@ def fit(
             own_key = jax.random.fold_in(init_key, number)
             return first_state(plan.method, density, plan.optimizer, init, explored, key=own_key)
 
+        meter.update(0, "compiling")
         first = fresh(0)
         plan = limit_chunk_time(plan, density, first)
         program = compile_chunk(plan, density, first)
@@ -153,7 +157,9 @@ def fit(
 
         def attempt(number: int, judge: Judge | None = None) -> tuple[State, Training]:
             log = None if saves is None else Log(saves, number)
-            watch = Watch(_meter(progress), callbacks, judge, log)
+            watch = Watch(meter, callbacks, judge, log)
+            if number:
+                meter.update(0, f"beginning anew, attempt {number + 1}")
             state = fresh(number) if number else first
             own_key = jax.random.fold_in(run_key, number)
             return train(plan, program, placed, state, watch, key=own_key)
@@ -168,9 +174,9 @@ def fit(
 
 def fit_seeds(
     targets: Sequence[Target],
-    method: Method,
+    method: Method | str,
     *,
-    key: PRNGKeyArray,
+    key: PRNGKeyArray | int,
     steps: int | None = None,
     optimizer: optax.GradientTransformation | None = None,
     batch_size: int | None = None,
@@ -189,9 +195,9 @@ def fit_seeds(
     targets
         The targets. They share their functions and the shapes of their data; each gets its own randomness.
     method
-        The method; there is no default.
+        The method or its name; there is no default.
     key
-        A JAX random key, for all of them.
+        A JAX random key, or a seed, for all of them.
     steps, optimizer, batch_size, progress, checkpoint, every
         As for `gpvi.fit`, for all targets at once.
     init
@@ -228,6 +234,7 @@ def fit_seeds(
         raise InputError(
             f"init holds {len(inits)} posteriors for {len(targets)} targets; give one for each."
         )
+    method = as_method(method)
     for target, own in zip(targets, inits, strict=True):
         check_arguments(target, method, steps, batch_size, own, optimizer)
     check_watching((), checkpoint, every)
@@ -237,13 +244,16 @@ def fit_seeds(
     steps = method.default_steps() if steps is None else int(steps)
     optimizer = method.default_optimizer(steps) if optimizer is None else optimizer
     saves = None if checkpoint is None else Checkpoints(checkpoint, every)
-    require_key(key)
+    key = as_key(key)
     start_key, init_key, run_key = jax.random.split(key, 3)
-    with _locked(saves), targets[0].precision():
+    work = shown(_meter(progress), steps, label(method, targets[0].dim))
+    with _locked(saves), targets[0].precision(), work as meter:
+        meter.update(0, "searching for a start")
         start_keys, init_keys = (jax.random.split(each, seeds) for each in (start_key, init_key))
         prepared = prepare(
             targets, method, batch_size, inits, saves, keys=list(start_keys), seeds=seeds
         )
+        meter.update(0, "compiling")
         states = [
             first_state(method, density, optimizer, own, key=own_key)
             for density, own, own_key in zip(prepared.densities, inits, init_keys, strict=True)
@@ -254,7 +264,7 @@ def fit_seeds(
         program = compile_chunk(plan, density, state)
         if saves is not None:
             _identify(saves, prepared, plan, density, state, init, key)
-        watch = Watch(_meter(progress), log=None if saves is None else Log(saves, 0))
+        watch = Watch(meter, log=None if saves is None else Log(saves, 0))
         stacked, training = train(
             plan, program, plan.place_target(density), state, watch, key=run_key
         )

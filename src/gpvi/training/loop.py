@@ -66,7 +66,10 @@ Callback = Callable[[Event], None]
 
 
 class Watch(NamedTuple):
-    """What happens between two chunks: progress, callbacks, the stopping rule and checkpoints."""
+    """What happens between two chunks: progress, callbacks, the stopping rule and checkpoints.
+
+    The meter has been started, and is closed by who did so.
+    """
 
     meter: Meter
     callbacks: Sequence[Callback] = ()
@@ -85,9 +88,8 @@ class Watch(NamedTuple):
     def look(self, run: Run, event: Event, *, judging: bool) -> None:
         """Apply the stopping rule at the end of a round, call the callbacks, and save if a save is due."""
         if self.judge is not None and judging:
-            self.meter.update(
-                run.done, "exploring and comparing" if self.judge.last is None else "comparing"
-            )
+            exploring = "exploring and judging" if self.judge.last is None else "judging the draws"
+            self.meter.update(run.done, exploring)
             run.stopped, run.assessed[run.done] = self.judge(event.state, run.last_assessed)
         for callback in self.callbacks:
             callback(event)
@@ -95,8 +97,7 @@ class Watch(NamedTuple):
             self.log.offer(run)
 
     def end(self, run: Run) -> None:
-        """Close the progress bar and save, however the run ended."""
-        self.meter.close()
+        """Save, however the run ended."""
         if self.log is not None:
             self.log.save(run)
 
@@ -111,7 +112,6 @@ def train(
     run = watch.begin(arrays)
     run.arrays, run.before = plan.place(run.arrays, state), plan.place(run.before, state)
     began = time.perf_counter() - run.seconds
-    watch.meter.start(plan.steps, _label(plan, target))
     cut_short: str | None = None
     with Interrupts(term=watch.log is not None) as interrupted, Feed(plan, target) as feed:
         try:
@@ -147,6 +147,7 @@ def train(
             cut_short = f"stopped after step {run.done} of {plan.steps}, as the next failed: {_cause(error)}"
         finally:
             watch.end(run)
+    watch.meter.update(run.done, run.ended(plan.steps))
     _conclude(run, plan.steps, watch.log, cut_short, interrupted())
     training = Training(
         run.done,
@@ -154,7 +155,7 @@ def train(
         run.seconds,
         run.history(),
         tuple(run.notes),
-        chosen=f"{_label(plan, target)}; {run.ending(plan.steps)}",
+        chosen=f"{label(plan.method, target.dim)}; {run.ending(plan.steps)}",
         interrupted=bool(interrupted()) and run.going(plan.steps),
         unfinished=run.going(plan.steps),
     )
@@ -194,8 +195,9 @@ def _conclude(
         )
 
 
-def _label(plan: Plan, target: Density) -> str:
-    name, choices = type(plan.method).__name__, plan.method.choices(target.dim)
+def label(method: Method, dim: int) -> str:
+    """Return the name of a method, with what it chooses by itself."""
+    name, choices = type(method).__name__, method.choices(dim)
     return f"{name} ({choices})" if choices else name
 
 

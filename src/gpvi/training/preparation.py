@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpvi.diagnostics.missing_mass import InitialEvidence
 from gpvi.errors import TrainingWarning, warn
 from gpvi.exploration.search import Exploration
-from gpvi.methods import GPVI, Method
+from gpvi.methods import GPVI, Method, as_method
 from gpvi.methods.base import Learner, State
 from gpvi.methods.carriers import Sampler
 from gpvi.methods.mcmc import MarkovChains
@@ -43,7 +43,7 @@ WHITENED_DIMENSIONS = 1_000
 
 def planned(
     target: Target,
-    method: Method | None,
+    method: Method | str | None,
     steps: int | None,
     optimizer: optax.GradientTransformation | None,
     batch_size: int | None,
@@ -51,7 +51,7 @@ def planned(
     mesh: Mesh | int | None = None,
 ) -> Plan:
     """Return what `fit` will run with these arguments; refuse arguments that cannot be used."""
-    method = _default_method(target, init, batch_size) if method is None else method
+    method = _default_method(target, init, batch_size) if method is None else as_method(method)
     check_arguments(target, method, steps, batch_size, init, optimizer)
     batch_size = default_batch_size(target, method, batch_size)
     rounds = stopping.rounds(target, method, steps, optimizer, batch_size, init)

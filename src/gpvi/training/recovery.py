@@ -50,6 +50,14 @@ class Run:
             return f"stopped after {self.done:,} of at most {steps:,} steps: {self.stopped}"
         return f"{steps:,} steps" if self.done == steps else f"{self.done:,} of {steps:,} steps"
 
+    def ended(self, steps: int) -> str:
+        """Return how the run ended, in a few words for the progress line."""
+        if self.stopped is not None:
+            return f"done: {self.stopped.partition(' (')[0]} after {self.done:,} steps"
+        if self.done == steps:
+            return f"done: {steps:,} steps"
+        return f"ended after {self.done:,} of {steps:,} steps"
+
     @property
     def last_assessed(self) -> Assessment | None:
         """The assessment at the end of the last round."""

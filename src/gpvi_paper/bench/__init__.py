@@ -19,10 +19,12 @@ class Case(NamedTuple):
     title: str
     place: str
     """The module below this package, and the function in it that measures."""
+    only: bool = False
+    """Whether there is a single row, which cannot be chosen."""
 
 
 CASES: dict[str, Case] = {
-    "ceilings": Case("what the machine can do at most", "limits.ceilings:results"),
+    "ceilings": Case("what the machine can do at most", "limits.ceilings:results", only=True),
     "svgd": Case("a step of SVGD, particles × dimensions", "cases.particles:results"),
     **{
         f"steps-{size}": Case(
@@ -46,17 +48,31 @@ CASES: dict[str, Case] = {
     },
     "growth": Case("how a step's cost grows with d, k, particles and N", "cases.growth:results"),
     "draws": Case("draws per second, with and without density", "cases.drawing:draws"),
-    "predictions": Case("networks × images per second", "cases.drawing:predictions"),
+    "predictions": Case("networks × images per second", "cases.drawing:predictions", only=True),
     "networks": Case("memory and time of training a network", "cases.footprint:results"),
     "mesh": Case("what many devices send each other in a step", "limits.scaling:results"),
-    "mesh-network": Case("10⁷ weights on eight virtual devices", "limits.scaling:network"),
+    "mesh-network": Case(
+        "10⁷ weights on eight virtual devices", "limits.scaling:network", only=True
+    ),
     "convolution": Case("convolutions, each particle its weights", "cases.convolutions:results"),
     "systems": Case("linear systems, one block per draw", "cases.systems:results"),
-    "startup": Case("import, first steps and draws, cold and warm", "cases.startup:results"),
+    "startup": Case(
+        "import, first steps and draws, cold and warm", "cases.startup:results", only=True
+    ),
     "guides": Case("Gaussians beside NumPyro's guides (--peers)", "cases.guides:results"),
     "spline": Case("spline couplings beside FlowJAX's (--peers)", "cases.flows:results"),
 }
 """Name → case. A module is imported when its case is measured."""
+
+
+def rows(case: str) -> list[str]:
+    """Return the names of the rows of a case, other libraries' among them, without measuring anything."""
+    if CASES[case].only:
+        return []
+    found: list[str] = []
+    for _ in measure(Setting(case, peers=True, listed=found)):
+        raise AssertionError(f"{case} measures rows that nobody wants")
+    return list(dict.fromkeys(found))
 
 
 def measure(setting: Setting) -> Iterator[Result]:

@@ -46,9 +46,14 @@ class Setting:
     """The slugs of the requested rows; all rows if empty."""
     matched: set[str] = dataclasses.field(default_factory=set)
     """Those of the requested rows that the case turned out to have."""
+    listed: list[str] | None = None
+    """If there is a list, no row is measured, and the names of all are put there."""
 
     def wants(self, row: str) -> bool:
-        """Return whether this row of the case was requested."""
+        """Return whether this row of the case was requested. A case asks before it computes anything for the row."""
+        if self.listed is not None:
+            self.listed.append(row)
+            return False
         requested = not self.only or records.slug(row) in self.only
         if requested:
             self.matched.add(records.slug(row))

@@ -1,5 +1,6 @@
 """A record in the terminal: its numbers in a table that fits the screen, its notes, and its file."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,6 +61,69 @@ def print_record(
         markup=False,
         soft_wrap=True,
     )
+
+
+def print_comparison(experiment: "Experiment", compared: Sequence["Record"]) -> None:
+    """Print the headline figures of several records of one experiment in one table, the best of each marked.
+
+    Parameters
+    ----------
+    experiment
+        The experiment of the records.
+    compared
+        Its records, one to a line.
+    """
+    screen = console()
+    metrics = {metric.key: metric for metric in experiment.metrics}
+    keys = experiment.headline or experiment.tables[0].metrics[:1]
+    labels_of: dict[str, str] = {}
+    for key in keys:
+        labels_of[key] = _distinct(metrics[key].label, list(labels_of.values()))
+    columns: dict[str, list[str]] = {}
+    for case, title in experiment.cases.items():
+        for key in keys:
+            texts = [_cell(record, case, metrics[key]) for record in compared]
+            if any(texts):
+                several = [title] if len(experiment.cases) > 1 else []
+                own = [] if several and len(keys) == 1 else [labels_of[key]]
+                columns[", ".join(several + own)] = _marked(texts, compared, case, metrics[key])
+    if not columns:
+        return
+    labels = [record.method for record in compared]
+    heads, texts = list(columns), list(columns.values())
+    table = _table(labels, heads, texts)
+    listed = _borderless()
+    for head, own in columns.items():
+        listed.add_row(f"[bold]{escape(head)}[/bold]")
+        for label, text in zip(labels, own, strict=True):
+            listed.add_row(f"  {escape(label)}", text)
+    screen.print(f"[bold]{experiment.title}: {len(compared)} rows[/bold]", highlight=False)
+    screen.print(table if _least_width(screen, table) <= screen.width else listed)
+    meanings = "; ".join(f"{labels_of[key]}: {metrics[key].meaning}" for key in keys)
+    screen.print(f"* best on average; {meanings}\n", style="dim", highlight=False, markup=False)
+
+
+def _distinct(label: str, others: Sequence[str]) -> str:
+    """Return a label that no other metric has."""
+    return label if label not in others else f"{label} ({len(others) + 1})"
+
+
+def _marked(
+    texts: Sequence[str], compared: Sequence["Record"], case: str, metric: "Metric"
+) -> list[str]:
+    """Return the texts with a star at the best mean, if the metric has a direction."""
+    means: list[float] = []
+    for record in compared:
+        summary = record.summary(f"{case}/{metric.key}".strip("/"))
+        means.append(math.nan if summary is None else summary.mean)
+    finite = [mean for mean in means if math.isfinite(mean)]
+    if metric.better is None or len(finite) < 2:
+        return list(texts)
+    best = min(finite) if metric.better == "lower" else max(finite)
+    return [
+        f"{text} *" if mean == best else f"{text}  "
+        for text, mean in zip(texts, means, strict=True)
+    ]
 
 
 def _cells(experiment: "Experiment", record: "Record") -> dict["Metric", dict[str, str]]:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpvi.cli.application import SEEDS, AsJson, Bar, Out, app, complain, console
+from gpvi.cli.application import AsJson, Bar, Out, app, complain, console
 from gpvi.errors import InputError, OtherRunError, StorageError, UnknownOptionError, require_extra
 from gpvi.persistence.writing import make_writable
-from gpvi_paper.cli._tables import print_record
+from gpvi.specs import SEEDS
+from gpvi_paper.cli._tables import print_comparison, print_record
 
 if TYPE_CHECKING:
     from gpvi.progress import Meter
@@ -212,6 +213,11 @@ def _run(
         raise typer.Exit(130) from None
     if as_json:
         typer.echo(json.dumps([_as_json(*one) for one in finished], indent=1))
+    else:
+        for experiment in dict.fromkeys(experiment for experiment, _ in jobs):
+            of_it = [one for one, _, _ in finished if one.experiment == experiment.name]
+            if len(of_it) > 1:
+                print_comparison(experiment, of_it)
     return [record for record, _, _ in finished]
 
 

@@ -519,7 +519,7 @@ def test_what_was_not_learned_is_refused(regressor):
     ("options", "told"),
     [
         ({"method": "svdg"}, "Did you mean 'svgd'"),
-        ({"method": gpvi.SVGD}, "a configured object"),
+        ({"method": gpvi.SVGD}, "pass a name such as 'nuts', or a method"),
         ({"prior": "gaussian"}, "unknown prior"),
         ({"activation": "rulu"}, "Did you mean 'relu'"),
         ({"hidden_layer_sizes": (0,)}, "hidden layer size is 0"),

@@ -1,5 +1,6 @@
 """`gpvi run` and `gpvi demo` answer in words, in JSON and in exit codes, and resume."""
 
+import dataclasses
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from gpvi.cli import load_app
 from gpvi.errors import OtherRunError
 from gpvi_paper import records
+from gpvi_paper.cli import _tables
 from gpvi_paper.experiments import EXPERIMENTS
 from gpvi_paper.experiments.linear import blr
 from gpvi_paper.experiments.unfinished import next_place
@@ -69,6 +71,39 @@ def test_run_for_real(tmp_path, monkeypatch):
     (record,) = records.find([tmp_path])
     assert (record.method, record.preset, record.seeds) == ("SVGD", "smoke", (0, 1))
     assert record.command == "gpvi run blr --method svgd --preset smoke --seeds 2"
+
+
+@pytest.mark.parametrize("experiment", ["blr", "energy", "posteriordb", "uci", "mnist"])
+@pytest.mark.parametrize("width", [80, 200])
+def test_several_rows_end_with_one_table(quick, tmp_path, monkeypatch, experiment, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    of = EXPERIMENTS[experiment]
+    monkeypatch.setattr(type(of), "reading", lambda self, _: self, raising=False)
+    labels = list(of.recipes("best"))[:3]
+    words = [word for label in labels for word in ("--method", records.slug(label))]
+    screen = call("run", experiment, *words, "--out", tmp_path).stdout
+    title, _, last = screen.rpartition(f"{of.title}: {len(labels)} rows")
+    assert title, "a table after those of the rows"
+    assert all(word in last for label in labels for word in label.split()), "headings may wrap"
+    assert "…" not in last
+    assert all(len(line) <= width for line in last.splitlines()[:-1])
+    metrics = {metric.key: metric for metric in of.metrics}
+    shown = [metrics[key] for key in of.headline or of.tables[0].metrics[:1]]
+    assert (" *" in last.partition("* best")[0]) == any(metric.better for metric in shown)
+
+
+def test_the_best_of_a_metric_is_marked():
+    def record(label, values):
+        rows = {"covariance_error": values}
+        return dataclasses.replace(made("blr", "SVGD", "best", 1), method=label, rows=rows)
+
+    compared = [record("a", (0.2,)), record("b", (0.1,)), record("c", (float("nan"),))]
+    metric = EXPERIMENTS["blr"].metrics[1]
+    assert _tables._marked(["x", "y", "z"], compared, "", metric) == ["x  ", "y *", "z  "]
+    higher = metric._replace(better="higher")
+    assert _tables._marked(["x", "y", "z"], compared, "", higher) == ["x *", "y  ", "z  "]
+    plain = metric._replace(better=None)
+    assert _tables._marked(["x", "y", "z"], compared, "", plain) == ["x", "y", "z"]
 
 
 def test_a_directory_whose_name_is_no_text(quick, tmp_path):

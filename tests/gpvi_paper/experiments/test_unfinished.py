@@ -21,9 +21,10 @@ class Meter:
         """Nothing to show."""
 
     def update(self, done: int, message: str) -> None:
-        """A look."""
-        self.looks += 1
-        if self.looks == self._most:
+        """A look after a chunk of steps."""
+        chunk = message.startswith("elbo ")
+        self.looks += chunk
+        if chunk and self.looks == self._most:
             raise KeyboardInterrupt
 
     def close(self) -> None:

@@ -14,19 +14,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from gpvi._html import table
 from gpvi._inputs import cast_in_range, precision
 from gpvi.bnn.likelihoods import Likelihood, as_likelihood
 from gpvi.bnn.model import checked_inputs, inputs_of, require_network, require_same_rows
 from gpvi.bnn.networks.network import Network
-from gpvi.bnn.prediction import _draws, _mixture, _saving
+from gpvi.bnn.prediction import _draws, _mixture, _plots, _saving
 from gpvi.bnn.prediction._fingerprints import Fingerprint, InputForm
 from gpvi.bnn.prediction._mixture import Mixture
 from gpvi.bnn.prediction.prediction import Prediction, with_sharpness
-from gpvi.errors import InputError, NotAvailableError
+from gpvi.errors import InputError, NotAvailableError, require_extra
 from gpvi.posterior import saving
 from gpvi.posterior.posterior import Posterior
 from gpvi.posterior.saving import understood
-from gpvi.specs import require_between, require_key, require_positive
+from gpvi.specs import as_key, require_between, require_positive
 
 
 class Predictive:
@@ -101,12 +102,31 @@ class Predictive:
                 "network."
             )
 
+    def __repr__(self) -> str:
+        members = f"{len(self.members)} posteriors" if len(self.members) > 1 else "a posterior"
+        method, likelihood = type(self.posterior.method).__name__, type(self.likelihood).__name__
+        weights = f"{self.network.size:,} weights"
+        return f"<Predictive of {members} by {method}, {weights}, {likelihood} likelihood>"
+
+    def _repr_html_(self) -> str:
+        steps = sum(each.training.steps for each in self.members)
+        networks = self.available_draws
+        rows = [
+            ("method", str(self.posterior.method)),
+            ("members", f"{len(self.members)}, {steps:,} steps together"),
+            ("weights", f"{self.network.size:,}"),
+            ("networks", "any number" if networks is None else f"{networks:,}"),
+            ("likelihood", str(self.likelihood)),
+            ("sharpness", f"{self.sharpness:.3g}"),
+        ]
+        return table(rows, left=(0, 1), caption="Predictive distribution")
+
     @property
     def available_draws(self) -> int | None:
         """The number of networks that particles or chains hold; None if new ones can be drawn."""
         return _draws.available_draws(self.members)
 
-    def predict(self, X: Any, *, key: PRNGKeyArray, draws: int | None = None) -> Prediction:
+    def predict(self, X: Any, *, key: PRNGKeyArray | int, draws: int | None = None) -> Prediction:
         """Predict mean and variance, with its two parts; for classes also entropy and mutual information.
 
         Parameters
@@ -114,7 +134,7 @@ class Predictive:
         X
             Inputs, (b, …).
         key
-            A JAX key, by which networks are drawn.
+            A JAX key or a seed, by which networks are drawn.
         draws
             The number of networks.
 
@@ -154,7 +174,7 @@ class Predictive:
             return with_sharpness(plain, self.likelihood, self.sharpness)
 
     def log_prob(
-        self, X: Any, y: Any, *, key: PRNGKeyArray, draws: int | None = None
+        self, X: Any, y: Any, *, key: PRNGKeyArray | int, draws: int | None = None
     ) -> Float[Array, " b"]:
         """Return log p(y | x, data) = log (1/n) Σ_i p(y | x, w_i) of each row.
 
@@ -163,7 +183,7 @@ class Predictive:
         X, y
             Inputs, (b, …), and outcomes with b rows.
         key
-            A JAX key, by which networks are drawn.
+            A JAX key or a seed, by which networks are drawn.
         draws
             The number of networks.
 
@@ -202,7 +222,7 @@ class Predictive:
         return jnp.take_along_axis(logs, labels.reshape(-1, 1), 1)[:, 0]
 
     def log_probabilities(
-        self, X: Any, *, key: PRNGKeyArray, draws: int | None = None
+        self, X: Any, *, key: PRNGKeyArray | int, draws: int | None = None
     ) -> Float[Array, "b c"]:
         """Return log p(c | x, data) of every class, also where the probability underflows to 0.
 
@@ -211,7 +231,7 @@ class Predictive:
         X
             Inputs, (b, …).
         key
-            A JAX key, by which networks are drawn.
+            A JAX key or a seed, by which networks are drawn.
         draws
             The number of networks.
 
@@ -259,7 +279,7 @@ class Predictive:
         X: Any,
         levels: Sequence[float] | float,
         *,
-        key: PRNGKeyArray,
+        key: PRNGKeyArray | int,
         draws: int | None = None,
     ) -> Float[Array, "q b m"]:
         """Return quantiles of y, observation noise included.
@@ -271,7 +291,7 @@ class Predictive:
         levels
             One or more probabilities.
         key
-            A JAX key, by which networks are drawn.
+            A JAX key or a seed, by which networks are drawn.
         draws
             The number of networks.
 
@@ -314,7 +334,7 @@ class Predictive:
         return self._by_rows(Mixture.quantiles, X, draws=draws, key=key, axis=1, levels=at)
 
     def interval(
-        self, X: Any, level: float = 0.9, *, key: PRNGKeyArray, draws: int | None = None
+        self, X: Any, level: float = 0.9, *, key: PRNGKeyArray | int, draws: int | None = None
     ) -> tuple[Float[Array, "b m"], Float[Array, "b m"]]:
         """Return the central interval that contains y with probability `level`.
 
@@ -325,7 +345,7 @@ class Predictive:
         level
             The probability of the interval.
         key
-            A JAX key, by which networks are drawn.
+            A JAX key or a seed, by which networks are drawn.
         draws
             The number of networks.
 
@@ -362,7 +382,7 @@ class Predictive:
         lower, upper = self.quantiles(X, [(1 - level) / 2, (1 + level) / 2], key=key, draws=draws)
         return lower, upper
 
-    def sample(self, X: Any, n: int | None = None, *, key: PRNGKeyArray) -> Array:
+    def sample(self, X: Any, n: int | None = None, *, key: PRNGKeyArray | int) -> Array:
         """Draw y from each of n networks.
 
         Parameters
@@ -372,7 +392,7 @@ class Predictive:
         n
             The number of networks.
         key
-            A JAX key, by which networks and noise are drawn.
+            A JAX key or a seed, by which networks and noise are drawn.
 
         Returns
         -------
@@ -402,7 +422,9 @@ class Predictive:
         """
         return self._all_rows(Mixture.sample, X, n, key, with_noise=True)
 
-    def outputs(self, X: Any, n: int | None = None, *, key: PRNGKeyArray) -> Float[Array, "n b o"]:
+    def outputs(
+        self, X: Any, n: int | None = None, *, key: PRNGKeyArray | int
+    ) -> Float[Array, "n b o"]:
         """Return the outputs of each of n networks, without noise.
 
         Parameters
@@ -412,7 +434,7 @@ class Predictive:
         n
             The number of networks.
         key
-            A JAX key, by which networks are drawn.
+            A JAX key or a seed, by which networks are drawn.
 
         Returns
         -------
@@ -441,6 +463,76 @@ class Predictive:
         (5, 20, 1)
         """
         return self._all_rows(Mixture.outputs, X, n, key, with_noise=False)
+
+    def plot(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        level: float = 0.9,
+        key: PRNGKeyArray | int = 0,
+        draws: int | None = None,
+        ax: Any = None,
+    ) -> Any:
+        """Draw the prediction over a single input: mean and interval of y, or the probabilities of the classes.
+
+        Parameters
+        ----------
+        X
+            Inputs with one column, such as those of the training; the curve goes a little beyond them.
+        y
+            Their outputs, drawn as points.
+        level
+            The probability with which the interval holds y, noise included.
+        key
+            A JAX key or a seed, by which networks are drawn; seed 0 by default.
+        draws
+            The number of networks.
+        ax
+            Matplotlib axes to draw on; new ones by default.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            The axes.
+
+        Raises
+        ------
+        gpvi.errors.InputError
+            If the inputs have more than one column.
+        gpvi.errors.NotAvailableError
+            If Matplotlib is not installed.
+
+        Examples
+        --------
+        >>> X = np.linspace(-1, 1, 20)[:, None]
+        >>> network = gpvi.bnn.mlp((1, 4, 1), "tanh")
+        >>> predictive = gpvi.bnn.fit(
+        ...     network, "gaussian", X, X, key=key, method="svgd", steps=50, progress=False
+        ... )
+        >>> predictive.plot(X, X).get_xlabel()
+        'x'
+        """
+        require_extra("plots", "matplotlib", "a plot")
+        inputs = np.asarray(X, np.float64)
+        if inputs.ndim != 2 or inputs.shape[1] != 1 or not len(inputs):
+            raise InputError(
+                f"X has shape {inputs.shape}; a plot is over one input, (b, 1). With more of them, plot "
+                "predict(X).mean over the one you choose, the others held fixed."
+            )
+        key, grid = as_key(key), _plots.grid(inputs[:, 0])
+        mean = np.asarray(self.predict(grid, key=key, draws=draws).mean)
+        if self.likelihood.classifies:
+            panel = _plots.plot_classes(grid, mean, ax)
+        else:
+            low, high = (
+                np.asarray(each) for each in self.interval(grid, level, key=key, draws=draws)
+            )
+            panel = _plots.plot_band(grid, mean, low, high, level, ax)
+        if y is not None:
+            outputs = np.asarray(y, np.float64)
+            _plots.add_data(panel, inputs[:, 0], outputs.reshape(len(inputs), -1))
+        return _plots.finish(panel)
 
     def save(self, path: str | os.PathLike[str], *, X: Any = None) -> None:
         """Write a file that `gpvi.bnn.load` reads, given the network.
@@ -509,10 +601,10 @@ class Predictive:
             )
 
     def _mixture(
-        self, X: Any, draws: int | None, key: PRNGKeyArray
+        self, X: Any, draws: int | None, key: PRNGKeyArray | int
     ) -> tuple[Mixture, np.ndarray, PRNGKeyArray]:
         """Return the networks that a call averages over, the checked inputs, and a key for noise."""
-        require_key(key)
+        key = as_key(key)
         inputs = checked_inputs(X, self.network)
         self._require_coordinates(self.network.outputs(inputs))
         draw_key, noise_key = jax.random.split(key)
@@ -520,7 +612,7 @@ class Predictive:
         return Mixture(self.network, self.likelihood, networks), inputs, noise_key
 
     def _all_rows(
-        self, compute: Callable, X: Any, n: int | None, key: PRNGKeyArray, *, with_noise: bool
+        self, compute: Callable, X: Any, n: int | None, key: PRNGKeyArray | int, *, with_noise: bool
     ) -> Array:
         """Return what `compute` makes of all rows at once: what each network says of them."""
         with precision(self.posterior.dtype):
@@ -534,7 +626,7 @@ class Predictive:
         X: Any,
         *,
         draws: int | None,
-        key: PRNGKeyArray,
+        key: PRNGKeyArray | int,
         y: np.ndarray | None = None,
         axis: int = 0,
         **options: Any,

@@ -25,15 +25,16 @@ def results(setting: Setting) -> Iterator[Result]:
     """Time the map with its log|det|, the gradient of a training step, and the Jacobian. It needs --peers."""
     if not setting.peers:
         return
+    wanted = [name for name in ("map and log|det|", "gradient", "Jacobian") if setting.wants(name)]
+    if not wanted:
+        return
     spec = SplineFlow(layers=2, knots=2, width=4) if setting.quick else SplineFlow()
     for dim, draws in ((2, 8),) if setting.quick else SIZES:
         row = f"d = {dim}, {draws:,} draws"
         theirs = moved(by_flowjax(spec, dim, key=jax.random.key(0), dtype=jnp.float32))
         ours = converted(theirs, spec)
         z = jax.random.normal(jax.random.key(1), (draws, dim), jnp.float32)
-        for name in ("map and log|det|", "gradient", "Jacobian"):
-            if not setting.wants(name):
-                continue
+        for name in wanted:
             pair = {
                 who: _program(head, z, name) for who, head in (("gpvi", ours), ("FlowJAX", theirs))
             }

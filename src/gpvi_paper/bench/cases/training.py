@@ -30,11 +30,13 @@ HELPER, BLOCK = "functional, helper", "functional, block"
 def results(setting: Setting) -> Iterator[Result]:
     """Time all forms at one size. Forms that have a baseline in common take turns with it."""
     name = setting.case.removeprefix("steps-")
-    size = _small(SIZES[name]) if setting.quick else SIZES[name]
-    target, length = size.target(), turn_length(size, "smoke" if setting.quick else "best")
     wanted = {
         label: row for label, row in ROWS.items() if name in row.sizes and setting.wants(label)
     }
+    if not wanted:
+        return
+    size = _small(SIZES[name]) if setting.quick else SIZES[name]
+    target, length = size.target(), turn_length(size, "smoke" if setting.quick else "best")
     key = jax.random.key(0)
     for (head, batches), group in itertools.groupby(
         sorted(wanted, key=lambda label: _group(wanted[label])), lambda label: _group(wanted[label])

@@ -79,13 +79,14 @@ def results(setting: Setting) -> Iterator[Result]:
     problem = PROBLEMS[setting.case.removeprefix("roofline-")]
     if setting.quick:
         problem = problem._replace(setting=_small(problem.setting))
+    wanted = {label: method for label, method in methods(problem).items() if setting.wants(label)}
+    if not wanted:
+        return
     limits = ceilings.measured(setting)
     batch = 4 if setting.quick else problem.setting.batch_size
     target = problem.size.target()
     length = overhead.turn_length(problem.size, "smoke" if setting.quick else "best")
-    for label, method in methods(problem).items():
-        if not setting.wants(label):
-            continue
+    for label, method in wanted.items():
         steps = Steps(method, target, batch, length, key=jax.random.key(0))
         timings = in_turns({label: steps}, setting.seconds)
         generator = method.generator.build(target.dim, key=jax.random.key(0), dtype=target.dtype)

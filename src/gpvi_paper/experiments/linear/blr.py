@@ -70,6 +70,17 @@ PAPER_METHODS: dict[str, Method] = {
     "HMC": gpvi.HMC(leapfrogs=25, step_size=5e-4, jitter=0.0, warmup=20_000, draws=5_000),
 }
 """Methods published with settings other than those we recommend."""
+SMOKE = (
+    "SVGD",
+    "Amortized SVGD",
+    "GPVI (functional, exact Jacobian)",
+    "GPVI (pathwise)",
+    "MF-VI",
+    "HMC",
+)
+"""One row of each kind of program; compiling all of them takes minutes."""
+SMOKE_DRAWS = 50
+"""Warm-up and draws of each chain under `smoke`."""
 UNPUBLISHED = ("Full-rank VI", "Spline flow", "Planar flow", "Pathfinder", "NUTS")
 """Methods not in the paper's table."""
 
@@ -223,8 +234,9 @@ class BayesianLinearRegression(Experiment[Recipe]):
         }
 
     def recipes(self, preset: str) -> dict[str, Recipe]:
-        """The same methods everywhere; only `paper` (and `smoke`, to try it) has the printed helper."""
-        left_out = {"paper": UNPUBLISHED, "smoke": ()}.get(preset, (PRINTED,))
+        """The same methods everywhere, but that only `paper` has the printed helper, and `smoke` one row of a kind."""
+        few = [label for label in METHODS if label not in SMOKE]
+        left_out = {"paper": UNPUBLISHED, "smoke": few}.get(preset, (PRINTED,))
         return {
             label: _recipe(label, method, preset)
             for label, method in METHODS.items()
@@ -248,6 +260,8 @@ def _recipe(label: str, method: Method, preset: str) -> Recipe:
     """The published recipe or the recommended one; chains and Pathfinder set their own number of steps."""
     if preset == "paper":
         method = PAPER_METHODS.get(label, method)
+    if preset == "smoke" and isinstance(method, gpvi.HMC):
+        method = dataclasses.replace(method, warmup=SMOKE_DRAWS, draws=SMOKE_DRAWS)
     if method.full_data:
         return Recipe(method, start=None if preset == "paper" else "auto")
     steps = STEPS[preset]

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from gpvi._compute.outer_products import added_up, norm
 from gpvi.directions import functional_direction
 from gpvi.directions.functional import restricted
+from gpvi.directions.repulsion import repelling
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import AbstractGenerator, Generator, Triangular
 from gpvi.generators.noise import standard_normal
@@ -17,7 +18,6 @@ from gpvi.kernels import Kernel, OnNoise
 from gpvi.methods.base import About, Info, Learner, Method, State, built, require_batches
 from gpvi.methods.carriers import Sampler
 from gpvi.methods.pullback import push, scale_gradient
-from gpvi.methods.repulsion import repelling
 from gpvi.methods.reverse_kl import default_draws, l2_gradient, pathwise_gradient
 from gpvi.solvers import ExactSolver, Solver, as_solver
 from gpvi.specs import (

@@ -22,13 +22,13 @@ from gpvi.directions import (
     Points,
     SVGDDirection,
 )
+from gpvi.directions.repulsion import repelling
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import Generator, Triangular
 from gpvi.kernels import Kernel, as_kernel
 from gpvi.methods.base import About, Info, Learner, Method, State, built, require_batches
 from gpvi.methods.carriers import Particles, Sampler
 from gpvi.methods.pullback import push
-from gpvi.methods.repulsion import repelling
 from gpvi.specs import require_count, require_instance, require_positive, spec
 from gpvi.targets.density import Density, evaluate
 

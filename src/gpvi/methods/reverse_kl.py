@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from gpvi.directions import l2_direction
+from gpvi.directions.repulsion import repelling
 from gpvi.generators import AbstractGenerator
 from gpvi.generators.noise import log_standard_normal
 from gpvi.methods.base import Info
 from gpvi.methods.pullback import push_with_log_det
-from gpvi.methods.repulsion import repelling
 from gpvi.solvers.base import ExactSolver
 from gpvi.targets.density import Density, Evaluation, evaluate
 

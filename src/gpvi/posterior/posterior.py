@@ -264,7 +264,7 @@ class Posterior:
             self.training,
             target,
             self.auxiliary,
-            self._naming,
+            naming=self._naming,
         )
 
     def sample(self, n: Count, *, key: PRNGKeyArray | int) -> Float[Array, "n d"]:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import gpvi
+from gpvi.directions.repulsion import SLOPE, repelling
 from gpvi.generators import Linear
-from gpvi.methods.repulsion import SLOPE, repelling
 from gpvi.targets.density import Evaluation, evaluate
 from selection import some_slow
 

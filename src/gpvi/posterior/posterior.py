@@ -35,6 +35,8 @@ from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.targets.target import Target
 
 Count = int | np.integer
+PREDICTIONS = 1_000
+"""The default number of draws of `predict`."""
 MOST_NUMBERS = 2**26
 """Default numbers of draws are reduced so that draws × dimension stays below this."""
 
@@ -379,7 +381,7 @@ class Posterior:
         n = self._count(self._default_draws() if draws is None else draws, key)
         with self._precision():
             x = self._approximation.summarised(n, key=key)
-            named = arviz.flat(arviz.named(target, x))
+            named = arviz.flat(arviz.named(target, x, key=key))
         return summarise(named, self._approximation.by_chain)
 
     def resample(
@@ -494,7 +496,55 @@ class Posterior:
         target = self._require_target("draws")
         x = self.sample(n, key=key)
         with self._precision():
-            return arviz.named(target, x)
+            return arviz.named(target, x, key=key)
+
+    def predict(
+        self, *args: Any, key: PRNGKeyArray, draws: Count | None = None, **kwargs: Any
+    ) -> dict[str, Array]:
+        """Draw from the target's model at other arguments, such as new covariates: NumPyro's `Predictive`.
+
+        The model is called as `model(*args, **kwargs)`, without data for `obs=`, and takes the unknowns of each draw.
+        Unknowns of another shape at these arguments, such as effects of new groups, are drawn from their priors.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            The arguments of the NumPyro model.
+        key
+            A JAX random key.
+        draws
+            The number of draws, 1,000 by default, or at most all particles.
+
+        Returns
+        -------
+        dict[str, Array]
+            The sites that were drawn, and the deterministic ones, each with a first axis of `draws`.
+
+        Raises
+        ------
+        gpvi.errors.NotAvailableError
+            If there is no target, or it was not made of a NumPyro model.
+        gpvi.errors.InputError
+            If the model fails with these arguments.
+
+        Examples
+        --------
+        >>> import numpyro, numpyro.distributions as dist
+        >>> def model(x, y=None):
+        ...     slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+        ...     numpyro.sample("y", dist.Normal(slope * x, 0.1), obs=y)
+        >>> target = gpvi.Target.from_numpyro(model, np.arange(3.0), np.arange(3.0))
+        >>> posterior = gpvi.fit(target, gpvi.FullRankVI(), steps=200, key=key, progress=False)
+        >>> posterior.predict(np.linspace(0, 1, 5), key=key)["y"].shape
+        (1000, 5)
+        """
+        target = self._require_target("predict")
+        if draws is None:
+            draws = min(PREDICTIONS, PREDICTIONS if self.size is None else self.size)
+        draw_key, predict_key = jax.random.split(key)
+        x = self.sample(draws, key=draw_key)
+        with self._precision():
+            return arviz.predicted(target, x, args, kwargs, key=predict_key)
 
     def to_arviz(
         self,

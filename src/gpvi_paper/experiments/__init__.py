@@ -58,6 +58,7 @@ EXPERIMENTS = Registry(
         "drift": "linear.drift:FunctionalDrift",
         "collapse": "linear.collapse:VarianceCollapse",
         "posteriordb": "reference.posteriordb:PosteriorDB",
+        "gallery": "reference.gallery:PyMCGallery",
         "uci": "uci:UCI",
     }
 )

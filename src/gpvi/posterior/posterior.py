@@ -479,7 +479,7 @@ class Posterior:
         -------
         PyTree
             A dictionary of arrays (or the tree of a pytree target), each with a first axis of n; deterministic sites
-            of a NumPyro model are included.
+            of a NumPyro or PyMC model are included, and discrete sites drawn anew.
 
         Raises
         ------
@@ -557,8 +557,8 @@ class Posterior:
         """Export the posterior to ArviZ.
 
         Groups: `posterior` (named, constrained), `sample_stats` (`lp` = log p; with a density `lp_q` = log q and the
-        Pareto-smoothed `log_weight`, normalised), and for NumPyro models `posterior_predictive`, `log_likelihood` and
-        `observed_data`.
+        Pareto-smoothed `log_weight`, normalised), and for NumPyro and PyMC models `posterior_predictive`,
+        `log_likelihood`, `observed_data` and `constant_data`.
 
         Parameters
         ----------

@@ -181,7 +181,8 @@ class Target(eqx.Module):
         """The posterior of a NumPyro model, called as `model(*args, **kwargs)` with its data as `obs=`.
 
         Every continuous site becomes unconstrained coordinates; `posterior.draws` returns the sites by name, in their
-        own supports. A plate with `subsample_size=B` makes a target in the mini-batch form with batches of B data.
+        own supports. Discrete sites are summed out, and drawn again by `posterior.draws`. A plate with
+        `subsample_size=B` makes a target in the mini-batch form with batches of B data.
 
         Parameters
         ----------
@@ -202,9 +203,9 @@ class Target(eqx.Module):
         Raises
         ------
         gpvi.errors.InputError
-            If the model has a discrete latent site, or no point with a finite log-density is found.
+            If a discrete site cannot be summed out, or no point with a finite log-density is found.
         gpvi.errors.NotAvailableError
-            If NumPyro is not installed.
+            If NumPyro is not installed, or funsor for a model with discrete sites.
 
         Examples
         --------

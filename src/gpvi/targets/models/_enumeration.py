@@ -1,7 +1,7 @@
 r"""Discrete sites of a NumPyro model: summed out of the log-density, and drawn again given everything else.
 
-log p(θ, y) = log Σ_z p(θ, z, y) by funsor's variable elimination, as `numpyro.infer.MCMC` does it; for a chain of states
-this is the forward recursion. The states are then drawn from p(z | θ, y), those of a chain jointly.
+log p(θ, y) = log Σ_z p(θ, z, y) by funsor's variable elimination, as `numpyro.infer.MCMC` does it; for a chain of
+states this is the forward recursion. The states are then drawn from p(z | θ, y), those of a chain jointly.
 """
 
 import sys
@@ -25,7 +25,7 @@ def require_funsor(states: str) -> None:
     require_extra("discrete", "funsor", f"the sum over discrete latents ({states})")
 
 
-def plain(model: Model) -> Model:
+def plain(model: Any) -> Model:
     """The model without the handler `enum`, if its user has applied it: the target applies it itself."""
     imported = sys.modules.get("numpyro.contrib.funsor")
     while imported is not None and isinstance(model, imported.enum) and model.fn is not None:
@@ -41,7 +41,7 @@ def summed_log_density(
     from numpyro.infer.util import potential_energy
 
     enumerated = enum(config_enumerate(model), first_available_dim=-depth - 1)
-    return -potential_energy(enumerated, args, kwargs, u, enum=True)
+    return jnp.asarray(-potential_energy(enumerated, args, kwargs, u, enum=True))
 
 
 def drawn_states(

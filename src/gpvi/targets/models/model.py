@@ -30,10 +30,10 @@ class Model(Protocol):
 
     Notes
     -----
-    `constrain(x, key=…)` returns the unknowns in their own supports; `key` draws those that x does not determine, as the
-    states that were summed out of a log-density. `predict(x, key=…)` draws new data, and `log_likelihood(x)` returns the
-    log-likelihood of each observed value, by site. `predictor(args, kwargs)` returns a function (x, key=…) that
-    draws from the model at other arguments.
+    `constrain(x, key=…)` returns the unknowns in their own supports; `key` draws those that x does not determine, as
+    the states that were summed out of a log-density. `predict(x, key=…)` draws new data, and `log_likelihood(x)`
+    returns the log-likelihood of each observed value, by site. `predictor(args, kwargs)` returns a function (x, key=…)
+    that draws from the model at other arguments.
 
     `finite_in_double` is None if the coordinates are the user's own. If the model has made them unconstrained, it is a
     function of points that says whether log p and its gradient are finite in float64 at each, or returns None if that

@@ -6,7 +6,8 @@ The log-density of x is log p(θ, y) + Σ log|det T′(u)|. Discrete sites are s
 A plate of N with `subsample_size=B` gives the mini-batch form. Sites inside the plate make up the sum over data, which
 a batch scales by N/B; sites outside it make up the prior; and the data are the indices 0…N−1. A latent site inside the
 plate keeps all its N values in x, and a batch uses those of its own indices. If several plates are subsampled, the
-data are the indices of the first; a batch of them determines the indices of the others, as a hash that looks random.
+data are the indices of the one with the most batches. A batch of it determines those of the others, by a hash that
+looks random; so it must have many (`FEWEST_BATCHES`), for the estimate of log p to be unbiased.
 """
 
 import inspect
@@ -28,6 +29,8 @@ from gpvi.targets.models import _enumeration as enumeration
 from gpvi.targets.models import _numpyro_sites as sites
 from gpvi.targets.models.model import ATTEMPTS, described, finite_point, first_line, split
 
+FEWEST_BATCHES = 10**6
+"""If several plates are subsampled, one must have this many different batches."""
 Indices = Mapping[str, Int[Array | np.ndarray, " b"]]
 """The indices of a batch, by subsampled plate; all those of a plate that is left out."""
 
@@ -183,9 +186,7 @@ class NumPyroModel:
             if trace[name]["is_observed"]
         }
 
-    def predictor(
-        self, args: tuple, kwargs: Mapping[str, Any]
-    ) -> Callable[..., dict[str, Array]]:
+    def predictor(self, args: tuple, kwargs: Mapping[str, Any]) -> Callable[..., dict[str, Array]]:
         """(x, key=…) → one draw of what the model does not share with this one, when it is called with these arguments.
 
         Latent sites of another shape, such as effects of new groups, are drawn from their priors.
@@ -323,8 +324,8 @@ class NumPyroModel:
         except Exception as error:
             if "unique names" in str(error):
                 raise InputError(
-                    f"the model {_name(self._model)} names a site twice: {first_line(error)}. Give each numpyro.sample a name of "
-                    "its own."
+                    f"the model {_name(self._model)} names a site twice: {first_line(error)}. Give each "
+                    "numpyro.sample a name of its own."
                 ) from error
             if isinstance(error, jax.errors.TracerArrayConversionError):
                 raise InputError(
@@ -350,8 +351,25 @@ class NumPyroModel:
         self.states = tuple(name for name, site in trace.items() if sites.is_state(site))
         if self.states:
             enumeration.require_funsor(", ".join(self.states))
-        self.plates = sites.subsampled_plates(trace)
+        self.plates = self._ordered(sites.subsampled_plates(trace))
         self.held = {name: None for name, site in trace.items() if site["type"] == "param"}
+
+    def _ordered(self, plates: tuple[sites.Plate, ...]) -> tuple[sites.Plate, ...]:
+        """The plates, the one with the most batches first; refused if it has too few to determine the others."""
+        if len(plates) < 2:
+            return plates
+
+        def batches(plate: sites.Plate) -> int:
+            return math.perm(plate.size, min(plate.subsample, FEWEST_BATCHES))
+
+        first = max(plates, key=batches)
+        if batches(first) < FEWEST_BATCHES:
+            raise InputError(
+                f"the model {_name(self._model)} subsamples the plates {', '.join(p.name for p in plates)}, of which "
+                f"the largest, {first.name!r}, has {batches(first):,} batches; {FEWEST_BATCHES:,} are needed to "
+                "draw from several plates at a time. Leave subsample_size out of all but one."
+            )
+        return (first, *(plate for plate in plates if plate is not first))
 
     def _initial_parameters(self) -> dict[str, PyTree]:
         """The values with which `numpyro.param` sites begin."""

@@ -7,8 +7,9 @@ with the Jacobians of its transforms, compiled for JAX by PyTensor.
 import math
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -111,9 +112,7 @@ class PyMCModel:
             values = self._log_likelihood(*split(x, self._shapes))
         return self._named(self._model.observed_RVs, values)
 
-    def predictor(
-        self, args: tuple, kwargs: Mapping[str, Any]
-    ) -> Callable[..., dict[str, Array]]:
+    def predictor(self, args: tuple, kwargs: Mapping[str, Any]) -> Callable[..., dict[str, Array]]:
         """Refused: PyMC does this itself."""
         raise NotAvailableError(
             "predict calls a NumPyro model with new arguments. PyMC draws at new data itself: inside `with model:`, "
@@ -165,9 +164,9 @@ class PyMCModel:
 def default_dtype() -> np.dtype:
     """The precision of PyMC's own computations: float64, unless its user has set `floatX`."""
     require_pymc()
-    import pytensor
+    from pytensor.configdefaults import config
 
-    return np.dtype(pytensor.config.floatX)
+    return np.dtype(config.floatX)
 
 
 def is_model(value: Any) -> bool:
@@ -242,11 +241,13 @@ def _leaves(output: Any) -> Sequence[Any]:
 
 def _axes(model: Any) -> tuple[dict[str, tuple[str, ...]], dict[str, Sequence[Any]]]:
     """The names of the axes of each variable that has any, and the labels along them."""
-    dims = {
+    dims: dict[str, tuple[str, ...]] = {
         name: tuple(axis or f"{name}_dim_{i}" for i, axis in enumerate(axes))
         for name, axes in model.named_vars_to_dims.items()
     }
-    coords = {axis: list(labels) for axis, labels in model.coords.items() if labels is not None}
+    coords: dict[str, Sequence[Any]] = {
+        axis: list(labels) for axis, labels in model.coords.items() if labels is not None
+    }
     return dims, coords
 
 
@@ -306,13 +307,13 @@ def _refusal(what: str, error: Exception) -> InputError:
     )
 
 
-class _quietly(warnings.catch_warnings):  # noqa: N801
+@contextmanager
+def _quietly() -> Iterator[None]:
     """A context without the warnings that a graph of float64 gives when it is traced in float32."""
-
-    def __enter__(self) -> None:
-        super().__enter__()
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Explicitly requested dtype", UserWarning)
         warnings.filterwarnings("ignore", "Skipping .* Op", UserWarning)
+        yield
 
 
 def _jaxify() -> Callable[..., Compiled]:
@@ -321,13 +322,16 @@ def _jaxify() -> Callable[..., Compiled]:
     Its import sets JAX's x64 mode for the whole process, and asks XLA for a hundred CPU devices. Both are undone.
     """
     flags = os.environ.get("XLA_FLAGS")
-    with ThreadPoolExecutor(1) as other:  # a thread that no `with jax.enable_x64` of the caller reaches
-        x64 = other.submit(lambda: jax.config.jax_enable_x64).result()
-    from pymc.sampling.jax import get_jaxified_graph
+    with ThreadPoolExecutor(
+        1
+    ) as other:  # a thread that no `with jax.enable_x64` of the caller reaches
+        x64 = other.submit(lambda: jnp.result_type(float) == np.float64).result()
+    import pymc.sampling.jax as compiler
 
     jax.config.update("jax_enable_x64", x64)
     if flags is None:
         os.environ.pop("XLA_FLAGS", None)
     else:
         os.environ["XLA_FLAGS"] = flags
-    return get_jaxified_graph
+    compile_graph: Any = compiler.get_jaxified_graph
+    return compile_graph

@@ -54,9 +54,7 @@ class PytreeModel:
         """Nothing, since a log-density has no observed sites."""
         return {}
 
-    def predictor(
-        self, args: tuple, kwargs: Mapping[str, Any]
-    ) -> Callable[..., dict[str, Array]]:
+    def predictor(self, args: tuple, kwargs: Mapping[str, Any]) -> Callable[..., dict[str, Array]]:
         """Refused: a log-density draws no data."""
         raise NotAvailableError(
             "predict draws new data from the model of a target, and this one was made of a log-density. Compute from "

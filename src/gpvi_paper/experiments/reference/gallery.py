@@ -76,7 +76,7 @@ class PyMCGallery(KeepsReference[Recipe], Experiment[Recipe]):
         if preset not in DRAWS:
             return {}
         steps = 200 if preset == "smoke" else None
-        chains = gpvi.NUTS(warmup=100, samples=100) if preset == "smoke" else gpvi.NUTS()
+        chains = gpvi.NUTS(warmup=100, draws=100) if preset == "smoke" else gpvi.NUTS()
         return {"GPVI (default)": Recipe(gpvi.GPVI(), steps=steps), "NUTS": Recipe(chains)}
 
     def measure(self, results: Results[Recipe]) -> None:
@@ -143,8 +143,6 @@ def compared(
     results: Results[Recipe], case: str, reference: Reference, *, key: PRNGKeyArray
 ) -> dict[str, float]:
     """Fit once, and measure."""
-    import arviz
-
     fit_key, draw_key, verdict_key = jax.random.split(key, 3)
     model = build(case)
     jax.clear_caches()
@@ -175,9 +173,7 @@ def compared(
         "sd_error": float(np.abs(np.log(ours.sd / theirs.sd))[varies].max()),
         "seconds": elapsed,
         "reference_seconds": reference.seconds,
-        "reference_rhat": max(
-            float(values.max()) for values in arviz.rhat(reference.posterior).values()
-        ),
+        "reference_rhat": largest_rhat(reference.posterior),
     }
 
 
@@ -190,6 +186,14 @@ def moments(posterior: Any, names: list[str]) -> Moments:
     sd = flat.std((0, 1))
     ess = np.array([arviz.ess(flat[:, :, i], method="mean") for i in range(flat.shape[2])])
     return Moments(flat.mean((0, 1)), sd / np.sqrt(ess), sd)
+
+
+def largest_rhat(posterior: Any) -> float:
+    """Over all numbers of a draw."""
+    import arviz
+
+    found: Any = arviz.rhat(posterior)
+    return max(float(values.max()) for values in found.values())
 
 
 def labels(posterior: Any) -> dict[str, dict[str, list[str]]]:

@@ -5,15 +5,24 @@ from typing import Any
 
 import numpy as np
 
+from gpvi.errors import require_extra
+
 Build = Callable[[np.random.Generator], Any]
+
+
+def _pymc() -> Any:
+    """PyMC, imported when a model is built; its types are too narrow for its own models."""
+    require_extra("pymc", "pymc", "the gallery of PyMC models")
+    import pymc
+
+    return pymc
 
 
 def linear(rng: np.random.Generator) -> Any:
     """A score by two predictors, with labelled coefficients."""
-    import pymc as pm
-
+    pm = _pymc()
     x = rng.standard_normal((80, 2)) * [1.0, 3.0]
-    y = 20 + x @ [2.0, -0.5] + rng.normal(0, 2, 80)
+    y = 20 + x @ np.array([2.0, -0.5]) + rng.normal(0, 2, 80)
     with pm.Model(coords={"predictor": ["age", "income"], "person": np.arange(80)}) as model:
         intercept = pm.Normal("intercept", 0, 20)
         slope = pm.Normal("slope", 0, 5, dims="predictor")
@@ -26,8 +35,7 @@ def linear(rng: np.random.Generator) -> Any:
 
 def robust(rng: np.random.Generator) -> Any:
     """A line through points of which some are outliers."""
-    import pymc as pm
-
+    pm = _pymc()
     x = np.linspace(0, 1, 60)
     y = 1 + 2 * x + rng.standard_t(2, 60) * 0.3
     with pm.Model() as model:
@@ -39,8 +47,7 @@ def robust(rng: np.random.Generator) -> Any:
 
 def hierarchy(rng: np.random.Generator) -> Any:
     """Radon in twelve counties of unequal size: intercepts that vary, non-centred."""
-    import pymc as pm
-
+    pm = _pymc()
     counties = [f"county {letter}" for letter in "ABCDEFGHIJKL"]
     county = np.repeat(np.arange(12), rng.integers(2, 15, 12))
     floor = rng.integers(0, 2, len(county))
@@ -57,10 +64,9 @@ def hierarchy(rng: np.random.Generator) -> Any:
 
 def logistic(rng: np.random.Generator) -> Any:
     """A yes or no by three predictors."""
-    import pymc as pm
-
+    pm = _pymc()
     x = rng.standard_normal((120, 3))
-    y = rng.binomial(1, 1 / (1 + np.exp(-(0.5 + x @ [1.0, -2.0, 0.0]))))
+    y = rng.binomial(1, 1 / (1 + np.exp(-(0.5 + x @ np.array([1.0, -2.0, 0.0])))))
     with pm.Model(coords={"predictor": ["a", "b", "c"]}) as model:
         intercept = pm.Normal("intercept", 0, 2.5)
         slope = pm.Normal("slope", 0, 2.5, dims="predictor")
@@ -70,8 +76,7 @@ def logistic(rng: np.random.Generator) -> Any:
 
 def process(rng: np.random.Generator) -> Any:
     """A Gaussian process, its values integrated out."""
-    import pymc as pm
-
+    pm = _pymc()
     x = np.linspace(0, 8, 20)[:, None]
     y = np.sin(x[:, 0]) + rng.normal(0, 0.3, 20)
     with pm.Model() as model:
@@ -83,22 +88,20 @@ def process(rng: np.random.Generator) -> Any:
 
 def autoregression(rng: np.random.Generator) -> Any:
     """A series that depends on its two last values."""
-    import pymc as pm
-
+    pm = _pymc()
     y = np.zeros(100)
     for t in range(2, 100):
         y[t] = 0.3 + 0.6 * y[t - 1] - 0.3 * y[t - 2] + rng.normal(0, 0.5)
     with pm.Model(coords={"lag": ["constant", "one", "two"]}) as model:
         rho, sigma = pm.Normal("rho", 0, 1, dims="lag"), pm.HalfNormal("sigma", 1)
         start = pm.Normal.dist(0, 1, shape=2)
-        pm.AR("y", rho, sigma=sigma, constant=True, init_dist=start, observed=y)
+        pm.AR("y", rho, sigma=sigma, constant=True, ar_order=2, init_dist=start, observed=y)
     return model
 
 
 def walk(rng: np.random.Generator) -> Any:
     """A level that wanders, seen with noise."""
-    import pymc as pm
-
+    pm = _pymc()
     y = np.cumsum(rng.normal(0, 0.5, 40)) + rng.normal(0, 0.5, 40)
     with pm.Model(coords={"day": np.arange(40)}) as model:
         drift, noise = pm.Gamma("drift", 4, 8), pm.Gamma("noise", 4, 8)
@@ -110,8 +113,7 @@ def walk(rng: np.random.Generator) -> Any:
 
 def mixture(rng: np.random.Generator) -> Any:
     """Two groups whose members are not known, summed over."""
-    import pymc as pm
-
+    pm = _pymc()
     y = np.concatenate([rng.normal(-2, 1, 60), rng.normal(2, 0.7, 40)])
     with pm.Model(coords={"group": ["low", "high"]}) as model:
         weight = pm.Dirichlet("weight", np.ones(2), dims="group")
@@ -126,8 +128,7 @@ def mixture(rng: np.random.Generator) -> Any:
 
 def ordinal(rng: np.random.Generator) -> Any:
     """Answers from one to four by one predictor."""
-    import pymc as pm
-
+    pm = _pymc()
     x = rng.standard_normal(120)
     y = np.digitize(1.2 * x + rng.logistic(size=120), [-1.5, 0.0, 1.5])
     with pm.Model(coords={"between": ["1|2", "2|3", "3|4"]}) as model:
@@ -142,8 +143,7 @@ def ordinal(rng: np.random.Generator) -> Any:
 
 def counts(rng: np.random.Generator) -> Any:
     """Counts with more spread than a Poisson distribution has, for unequal exposures."""
-    import pymc as pm
-
+    pm = _pymc()
     x, exposure = rng.standard_normal(100), rng.uniform(0.5, 3, 100)
     rate = np.exp(0.8 + 0.5 * x) * exposure
     y = rng.poisson(rng.gamma(2.0, rate / 2.0))

@@ -285,7 +285,7 @@ def test_masked_sites():
 
 def with_parameters(y):
     noise = numpyro.param("noise", lambda key: jnp.exp(jax.random.normal(key)))
-    weights = numpyro.param("weights", jnp.ones(2), constraint=constraints.positive)
+    weights: Any = numpyro.param("weights", jnp.ones(2), constraint=constraints.positive)
     mu = sample("mu", dist.Normal(weights.sum(), 1))
     sample("y", dist.Normal(mu, noise), obs=y)
 

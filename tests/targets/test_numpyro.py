@@ -248,7 +248,7 @@ def test_two_subsampled_plates(getkey):
             seed(crossed, 0), data={"row": jnp.asarray(chosen), "column": batches[0]}
         )
         at = target.model.unravel(x)
-        whole = -potential_energy(crossed, (TABLE,), {}, at)
+        whole = -float(potential_energy(crossed, (TABLE,), {}, at))
         at["effect"] = at["effect"][chosen]
         batched = -potential_energy(fixed, (TABLE, 3, 5), {}, at)
         np.testing.assert_allclose(target.log_density(x), whole, rtol=1e-10)

@@ -138,7 +138,17 @@ def test_a_package_is_small_and_says_what_it_holds(name):
 
 
 def test_heavy_libraries_are_imported_where_they_are_used():
-    heavy = {"blackjax", "flowjax", "matplotlib", "typer", "rich", "numpyro", "sklearn", "arviz"}
+    heavy = {
+        "blackjax",
+        "flowjax",
+        "matplotlib",
+        "typer",
+        "rich",
+        "numpyro",
+        "pymc",
+        "sklearn",
+        "arviz",
+    }
     mathematics = sorted(name for name in LIBRARY if LAYER.get(room(name), 99) <= LAYER["training"])
     code = f"import sys, {', '.join(mathematics)}; print(*sorted({heavy} & sys.modules.keys()))"
     done = subprocess.run(

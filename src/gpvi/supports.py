@@ -7,7 +7,7 @@ written in θ alone. Of a simplex the density is over all entries but the last, 
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 
-from gpvi.errors import InputError
+from gpvi.errors import InputError, NotAvailableError
 from gpvi.specs import is_number, is_whole, require_count, resolve, spec
 
 Shape = int | tuple[int, ...]
@@ -458,17 +458,31 @@ class Supports:
         return {}
 
     @property
+    def coords(self) -> dict[str, Sequence[Any]]:
+        """Labels along axes: none."""
+        return {}
+
+    @property
     def observed(self) -> dict[str, np.ndarray]:
         """Observed sites: none."""
         return {}
 
-    def constrain(self, x: Float[Array, " d"]) -> dict[str, Array]:
+    @property
+    def constants(self) -> dict[str, np.ndarray]:
+        """Constant data: none."""
+        return {}
+
+    def constrain(
+        self, x: Float[Array, " d"], *, key: PRNGKeyArray | None = None
+    ) -> dict[str, Array]:
         """Return the unknowns by name, in their supports.
 
         Parameters
         ----------
         x
             Unconstrained coordinates.
+        key
+            Not used: x determines the unknowns.
 
         Returns
         -------
@@ -552,6 +566,34 @@ class Supports:
             An empty one.
         """
         return {}
+
+    def predictor(self, args: tuple, kwargs: Mapping[str, Any]) -> Callable[..., dict[str, Array]]:
+        """Refuse: a log-density draws no data.
+
+        Parameters
+        ----------
+        args, kwargs
+            Arguments of a model.
+
+        Returns
+        -------
+        Callable
+            Never.
+
+        Raises
+        ------
+        gpvi.errors.NotAvailableError
+            Always.
+        """
+        raise NotAvailableError(
+            "predict draws new data from the model of a target, and this one was made of a log-density. Compute from "
+            "posterior.draws(n, key=…), or write the model in NumPyro."
+        )
+
+    @property
+    def finite_in_double(self) -> None:
+        """Nothing is known of float64."""
+        return None
 
     def log_likelihood(self, x: Float[Array, " d"]) -> dict[str, Array]:
         """Return nothing, since a log-density has no observed sites.

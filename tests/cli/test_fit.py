@@ -163,6 +163,25 @@ def log_density(x):
 """
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:PyTensor could not link:UserWarning")
+def test_a_pymc_model(tmp_path):
+    pytest.importorskip("pymc")
+    (tmp_path / "model.py").write_text(
+        "import pymc as pm\n\n"
+        "with pm.Model() as schools:\n"
+        "    scale = pm.HalfNormal('scale', 1)\n"
+        "    pm.Normal('y', 0, scale, observed=[0.5, -1.0])\n"
+    )
+    place, out = tmp_path / "model.py", tmp_path / "out"
+    result = call(f"{place}:schools", "--method", "svgd", "--steps", 5, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert "scale" in result.stdout
+    assert (np.load(out / "draws.npz")["scale"] > 0).all()
+    result = call(f"{place}:school", "--out", out)
+    assert "Did you mean 'schools'?" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "needs"),
     [

@@ -1,10 +1,13 @@
 """The second witness: what was called good and is wrong, and what must not be called wrong."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 import gpvi
+from gpvi.diagnostics.diagnosis import Diagnosis
 
 
 def two_modes(x):
@@ -13,7 +16,9 @@ def two_modes(x):
     return jnp.logaddexp(jnp.log(0.3) + near, jnp.log(0.7) + far)
 
 
-def judged(method, *, init="auto", seed=0) -> gpvi.diagnostics.diagnosis.Diagnosis:
+def judged(
+    method: gpvi.methods.Method, *, init: Literal["auto"] | None = "auto", seed: int = 0
+) -> Diagnosis:
     posterior = gpvi.fit(
         gpvi.Target(two_modes, dim=5),
         method,

@@ -26,6 +26,7 @@ MAIN = {
     "drift": ("functional", "pathwise"),
     "collapse": ("GPVI (full-rank generator)", "SVGD"),
     "posteriordb": ("GPVI (default)", "NUTS"),
+    "gallery": ("GPVI (default)", "NUTS"),
     "uci": ("GPVI (pathwise)", "Deep ensemble"),
 }
 WRITERS = {

@@ -20,7 +20,7 @@ from scipy import stats
 import gpvi
 from gpvi import Target
 from gpvi.errors import InputError, NotAvailableError
-from gpvi.targets._numpyro import _check_terms
+from gpvi.targets.models._numpyro_sites import check_terms
 
 sample: Any = numpyro.sample
 subsample: Any = numpyro.subsample
@@ -219,6 +219,143 @@ def test_a_batch_is_numpyros_own(getkey):
     assert everything.shape == (5,)
 
 
+TABLE = np.random.default_rng(2).standard_normal((30, 50))
+
+
+def crossed(y, rows=None, columns=None):
+    """A table of data in two plates, with effects of rows."""
+    mean = sample("mean", dist.Normal(0, 1))
+    with numpyro.plate("row", 30, subsample_size=rows, dim=-2) as i:
+        effect = sample("effect", dist.Normal(mean, 1))
+        sample("seen", dist.Normal(effect, 1), obs=jnp.asarray(y)[i, :1])
+        with numpyro.plate("column", 50, subsample_size=columns, dim=-1) as j:
+            sample("y", dist.Normal(effect, 1), obs=jnp.asarray(y)[i[:, None], j])
+
+
+def test_two_subsampled_plates(getkey):
+    """Batches of the larger choose those of the other, without a bias; with all of it the sum is whole."""
+    target: Any = Target.from_numpyro(crossed, TABLE, 3, 5, dtype="float64")
+    assert (target.size, target.batch_size) == (50, 5)
+    with target.precision():
+        x = jnp.asarray(points(target)[0])
+        batches = jax.vmap(lambda key: jax.random.permutation(key, 50)[:5])(
+            jax.random.split(getkey(), 4_000)
+        )
+        estimate = jax.jit(jax.vmap(lambda i: target.log_density(x, target.batch(i))))
+        values = np.asarray(estimate(batches))
+        chosen = np.asarray(target.model._batch(batches[0])["row"])
+        fixed = substitute(
+            seed(crossed, 0), data={"row": jnp.asarray(chosen), "column": batches[0]}
+        )
+        at = target.model.unravel(x)
+        whole = -float(potential_energy(crossed, (TABLE,), {}, at))
+        at["effect"] = at["effect"][chosen]
+        batched = -potential_energy(fixed, (TABLE, 3, 5), {}, at)
+        np.testing.assert_allclose(target.log_density(x), whole, rtol=1e-10)
+    np.testing.assert_allclose(values[0], batched, rtol=1e-10)
+    assert len(np.unique(chosen)) == 3
+    assert len(np.unique(values)) > 3_900
+    assert abs(values.mean() - whole) < 4.5 * values.std() / np.sqrt(len(values))
+
+
+def masked(y, seen):
+    mu = sample("mu", dist.Normal(0, 1))
+    with numpyro.plate("datum", 5):
+        with numpyro.handlers.mask(mask=seen):
+            sample("y", dist.Normal(mu, 1), obs=y)
+        with numpyro.handlers.mask(mask=np.array([True, False, True, True, False])):
+            sample("own", dist.Normal(mu, 1))
+
+
+def test_masked_sites():
+    """What is masked has no term, not even as NaN in the data."""
+    seen = np.array([True, True, False, True, True])
+    data = np.where(seen, Y, np.nan)
+    target: Any = Target.from_numpyro(masked, data, seen, dtype="float64")
+    with target.precision():
+        x = jnp.asarray(points(target)[0])
+        value, slope = jax.value_and_grad(target.log_density)(x)
+        likelihood = target.model.log_likelihood(x)["y"]
+    terms: Any = norm(x[0], 1).logpdf(Y) * seen
+    own = norm(x[0], 1).logpdf(x[1:])[[0, 2, 3]]
+    np.testing.assert_allclose(value, norm.logpdf(x[0]) + np.sum(terms) + np.sum(own), rtol=1e-10)
+    np.testing.assert_allclose(likelihood, terms, rtol=1e-10)
+    assert np.isfinite(slope).all()
+
+
+def with_parameters(y):
+    noise = numpyro.param("noise", lambda key: jnp.exp(jax.random.normal(key)))
+    weights: Any = numpyro.param("weights", jnp.ones(2), constraint=constraints.positive)
+    mu = sample("mu", dist.Normal(weights.sum(), 1))
+    sample("y", dist.Normal(mu, noise), obs=y)
+
+
+def test_parameters_are_held_where_they_begin(getkey):
+    """As in NumPyro's MCMC, and with a warning; a random start is drawn once."""
+    with pytest.warns(UserWarning, match=r"sites noise, weights are numpyro.param.*numpyro.sample"):
+        target: Any = Target.from_numpyro(with_parameters, Y, dtype="float64")
+    assert target.names == ("mu",)
+    held = target.model.held
+    np.testing.assert_array_equal(held["weights"], 1)
+    with target.precision():
+        x = jnp.asarray([0.7])
+        expected = norm(2, 1).logpdf(0.7) + norm(0.7, held["noise"]).logpdf(Y).sum()
+        np.testing.assert_allclose(target.log_density(x), expected, rtol=1e-10)
+        draws = jax.vmap(lambda key: target.model.predict(x, key=key)["y"])(
+            jax.random.split(getkey(), 2_000)
+        )
+        spread = float(jnp.std(draws))
+    np.testing.assert_allclose(spread, held["noise"], rtol=0.05)
+
+
+def line(x, y=None, groups=2):
+    """A model that can be called at new covariates, with an effect of each group."""
+    slope = sample("slope", dist.Normal(0, 1))
+    with numpyro.plate("group", groups):
+        effect = sample("effect", dist.Normal(100 * groups, 0.1))
+    with numpyro.plate("datum", len(x)):
+        mean = numpyro.deterministic("mean", slope * jnp.asarray(x) + effect[0])
+        sample("y", dist.Normal(mean, 0.01), obs=y)
+
+
+@functools.cache
+def fitted_line() -> Any:
+    target = Target.from_numpyro(line, X[:, 0], 200 + X[:, 0])
+    return gpvi.fit(
+        target, gpvi.SVGD(particles=8), key=jax.random.key(1), steps=2, init=None, progress=False
+    )
+
+
+def test_predictions_at_new_covariates(getkey):
+    """The unknowns are those of the draws; what is new is drawn from the model."""
+    key = getkey()
+    new = np.array([0.0, 1.0, -2.0])
+    predicted = jax.device_get(fitted_line().predict(new, key=key))
+    assert {name: each.shape for name, each in predicted.items()} == {"mean": (8, 3), "y": (8, 3)}
+    slopes = predicted["mean"][:, 1] - predicted["mean"][:, 0]
+    known = np.asarray(fitted_line().draws(8, key=key)["slope"])
+    np.testing.assert_allclose(np.sort(slopes), np.sort(known), atol=1e-4)
+    assert (np.abs(predicted["y"] - predicted["mean"]) < 0.06).all()
+    assert not np.allclose(predicted["y"], predicted["mean"], atol=1e-4)
+
+
+def test_predictions_for_new_groups(getkey):
+    """Effects of three groups instead of two are new, and drawn from their prior around 300."""
+    predicted = fitted_line().predict(X[:, 0], groups=3, key=getkey(), draws=5)
+    assert predicted["effect"].shape == (5, 3)
+    assert (np.abs(np.asarray(predicted["effect"]) - 300) < 1).all()
+
+
+def test_predictions_that_fail(getkey):
+    with pytest.raises(InputError, match=r"line fails when it is run with the given arguments"):
+        fitted_line().predict(key=getkey())
+    plain = gpvi.fit(
+        Target(lambda x: -(x @ x), dim=2), gpvi.SVGD(4), key=getkey(), steps=1, progress=False
+    )
+    with pytest.raises(NotAvailableError, match=r"Target.from_numpyro"):
+        plain.predict(1.0, key=getkey())
+
+
 def test_training_on_batches(getkey):
     target = batched_target()
     posterior = gpvi.fit(
@@ -281,11 +418,6 @@ def impossible(y):
     sample("y", dist.Gamma(2.0, scale), obs=y)
 
 
-def discrete(y):
-    z = sample("z", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
-    sample("y", dist.Normal(z, 1), obs=y)
-
-
 def twice(y):
     sample("a", dist.Normal(0, 1))
     sample("a", dist.Normal(0, 1))
@@ -295,15 +427,11 @@ def no_latent(y):
     sample("y", dist.Normal(0, 1), obs=y)
 
 
-def with_parameter(y):
-    sample("y", dist.Normal(numpyro.param("w", 0.0), sample("s", dist.Beta(1, 1))))
-
-
 def with_delta(y):
     sample("d", dist.Delta(1.0))
 
 
-def two_subsamples(y):
+def few_batches(y):
     with numpyro.plate("rows", 4, subsample_size=2), numpyro.plate("columns", 6, subsample_size=3):
         sample("a", dist.Normal(0, 1))
 
@@ -321,15 +449,10 @@ def forgets_the_indices(y):
         (3.0, "model is 3.0; pass the NumPyro model itself"),
         (lambda y: y, "has no sites: it is not a NumPyro model"),
         (lambda: None, "fails when it is run.*TypeError"),
-        (
-            discrete,
-            "'z' is a discrete latent((?!enumerat).)*logsumexp((?!enumerat).)*obs=",
-        ),
         (twice, "names a site twice.*`a`"),
         (no_latent, "no_latent has no latent sites.*numpyro.sample"),
-        (with_parameter, "'w' is a numpyro.param, which has no prior"),
         (with_delta, "'d' has a Delta.*numpyro.deterministic"),
-        (two_subsamples, "subsamples the plates .*rows.*Leave subsample_size out"),
+        (few_batches, "plates rows, columns.*'columns', has 120 batches.*all but one"),
         (forgets_the_indices, "'datum' and fails on a batch of 2 of 5.*numpyro.subsample"),
         (impossible, "no point with a finite log-density.*'y': -inf|'y': nan"),
     ],
@@ -417,7 +540,7 @@ def events(y):
     ids=lambda model: model.__name__,
 )
 def test_other_broadcasting_is_taken(model):
-    _check_terms(trace(seed(model, 0)).get_trace(Y))
+    check_terms(trace(seed(model, 0)).get_trace(Y))
 
 
 def test_a_model_with_every_other_broadcasting_has_a_density():

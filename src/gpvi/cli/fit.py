@@ -43,8 +43,8 @@ def fit(
         str,
         typer.Argument(
             metavar="FILE.py[:NAME]",
-            help="A log-density of one point (log_density by default), a NumPyro model without arguments, or a "
-            "gpvi.Target.",
+            help="A log-density of one point (log_density by default), a NumPyro model without arguments, a PyMC "
+            "model, or a gpvi.Target.",
         ),
     ],
     dim: Annotated[

@@ -1,4 +1,4 @@
-"""A target from a user's Python file: FILE.py:NAME, where NAME is a log-density, a NumPyro model or a `gpvi.Target`.
+"""A target from a user's Python file: FILE.py:NAME, a log-density, a NumPyro or PyMC model, or a `gpvi.Target`.
 
 The file is run, as by `python FILE.py`. Errors in it are reported with their line.
 """
@@ -147,20 +147,24 @@ def _find(module: ModuleType, path: Path, name: str) -> Any:
 
 
 def _usable(value: Any) -> bool:
+    from gpvi.targets.models import pymc
     from gpvi.targets.target import Target
 
     own = getattr(value, "__module__", None) == _MODULE
-    return isinstance(value, Target) or (callable(value) and own)
+    return isinstance(value, Target) or pymc.is_model(value) or (callable(value) and own)
 
 
 def _as_target(value: Any, path: Path, name: str, dim: int | None) -> "Target":
+    from gpvi.targets.models import pymc
     from gpvi.targets.target import Target
 
+    if pymc.is_model(value):
+        value = Target.from_pymc(value)
     if not isinstance(value, Target):
         if not callable(value) or isinstance(value, type):
             raise InputError(
                 f"{name} in {path} is {type(value).__name__} {str(value)[:40]!r}; it must be a function of one point, "
-                "a NumPyro model without arguments, or a gpvi.Target."
+                "a NumPyro model without arguments, a PyMC model, or a gpvi.Target."
             )
         needed = _needed(value)
         if needed and _samples(value):

@@ -1,6 +1,6 @@
 """Export of draws: by name and in their supports, and as the groups that ArviZ reads."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -31,13 +31,13 @@ def to_arviz(
 ) -> Any:
     """Return the draws as ArviZ' InferenceData, or as an xarray DataTree for ArviZ ≥ 1."""
     x, chains = drawn.x, drawn.chains
-    groups: Groups = {"posterior": flat(named(target, x))}
+    state_key, key = jax.random.split(key)
+    groups: Groups = {"posterior": flat(named(target, x, key=state_key))}
     groups["sample_stats"], k_hat = _statistics(drawn)
     model = target.model
     if model is not None and predictive:
-        keys = jax.random.split(key, len(x))
-        drawn = over_draws(lambda point, key: model.predict(point, key=key), x, keys)
-        groups["posterior_predictive"] = flat(drawn)
+        predictions = over_draws(model.predict, x, key=jax.random.split(key, len(x)))
+        groups["posterior_predictive"] = flat(predictions)
     if log_likelihood:
         groups["log_likelihood"] = flat(_pointwise(target, x))
     by_chain = {
@@ -48,9 +48,29 @@ def to_arviz(
         for group, variables in groups.items()
         if variables
     }
-    observed, dims = ({}, {}) if model is None else (dict(model.observed), model.dims)
     attributes = dict(attributes) | ({} if k_hat is None else {"k_hat": k_hat})
-    return _assembled(by_chain, observed, dims, attributes)
+    if model is None:
+        return _assembled(by_chain, {}, {}, {}, attributes)
+    given = {"observed_data": dict(model.observed), "constant_data": dict(model.constants)}
+    return _assembled(by_chain, given, model.dims, model.coords, attributes)
+
+
+def predicted(
+    target: Target,
+    x: Float[Array, "n d"],
+    args: tuple,
+    kwargs: Mapping[str, Any],
+    *,
+    key: PRNGKeyArray,
+) -> dict[str, Array]:
+    """Return draws from the target's model at other arguments, one for each draw of its unknowns."""
+    if target.model is None:
+        raise NotAvailableError(
+            "predict draws new data from the model of a target, and this one was made of a log-density: use "
+            "gpvi.Target.from_numpyro(model, …)."
+        )
+    predictor = target.model.predictor(args, kwargs)
+    return over_draws(predictor, x, key=jax.random.split(key, len(x)))
 
 
 def check(target: Target, draws: int, *, predictive: bool, log_likelihood: bool) -> None:
@@ -115,11 +135,12 @@ def flat(tree: PyTree) -> dict[str, np.ndarray]:
 
 def _assembled(
     sampled: Groups,
-    observed: dict[str, np.ndarray],
+    given: Groups,
     dims: Mapping[str, tuple[str, ...]],
+    coords: Mapping[str, Sequence[Any]],
     attributes: Mapping[str, str | float],
 ) -> Any:
-    """Put groups with chain and draw axes, and observations without, into the container that ArviZ reads."""
+    """Put groups with chain and draw axes, and those without, into the container that ArviZ reads."""
     import arviz
     import xarray
 
@@ -133,14 +154,13 @@ def _assembled(
         sizes: dict[str, int] = {}
         for axes, values in arrays.values():
             sizes |= dict(zip(axes, values.shape, strict=True))
-        coordinates = {axis: np.arange(size) for axis, size in sizes.items()}
+        coordinates = {axis: coords.get(axis, np.arange(size)) for axis, size in sizes.items()}
         return xarray.Dataset(arrays, coords=coordinates, attrs=dict(attributes))
 
     groups: dict[str, Any] = {
         group: dataset(variables, ("chain", "draw")) for group, variables in sampled.items()
     }
-    if observed:
-        groups["observed_data"] = dataset(observed, ())
+    groups |= {group: dataset(variables, ()) for group, variables in given.items() if variables}
     if int(arviz.__version__.split(".")[0]) >= 1:
         return xarray.DataTree.from_dict(groups)
     return arviz.InferenceData(**groups)

@@ -8,7 +8,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from gpvi import specs
 from gpvi.errors import InputError
@@ -20,6 +20,8 @@ Naming = str | Supports
 """One of these three, or the supports of the unknowns."""
 AT_ONCE = 256
 """Draws that are constrained, or predicted from, at the same time."""
+STATES = 1
+"""Sets the key of discrete states apart from that of the draws they belong to."""
 
 
 def naming_of(target: Target) -> Naming:
@@ -36,13 +38,15 @@ def naming_of_names(names: Sequence[str]) -> Naming:
     return VECTOR if _default(names) else MODEL
 
 
-def named(target: Target, x: Float[Array, "n d"]) -> PyTree:
+def named(target: Target, x: Float[Array, "n d"], *, key: PRNGKeyArray) -> PyTree:
     """Return draws as the target's model names and constrains them, each array with a first axis of n.
 
-    Without a model these are `{"x": x}`, or one variable per coordinate if the target has names of its own.
+    Without a model these are `{"x": x}`, or one variable per coordinate if the target has names of its own. `key` draws
+    what x does not determine, such as discrete states that were summed out.
     """
     if target.model is not None and not isinstance(target.model, Supports):
-        return over_draws(target.model.constrain, x)
+        keys = jax.random.split(jax.random.fold_in(key, STATES), len(x))
+        return over_draws(target.model.constrain, x, key=keys)
     return named_by(naming_of(target), lambda: target.names, x)
 
 
@@ -57,9 +61,9 @@ def named_by(
 
 
 @eqx.filter_jit
-def over_draws(function: Callable[..., PyTree], *rows: Any) -> PyTree:
+def over_draws(function: Callable[..., PyTree], *rows: Any, **named: Any) -> PyTree:
     """Evaluate `function` at every row, a block of rows at a time; compiled once for each function."""
-    return jax.lax.map(lambda row: function(*row), rows, batch_size=AT_ONCE)
+    return jax.lax.map(lambda row: function(*row[0], **row[1]), (rows, named), batch_size=AT_ONCE)
 
 
 def to_json(naming: Naming) -> Any:

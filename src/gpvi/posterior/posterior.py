@@ -46,6 +46,8 @@ from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.targets.target import Target
 
 Count = int | np.integer
+PREDICTIONS = 1_000
+"""The default number of draws of `predict`."""
 MOST_NUMBERS = 2**26
 """Default numbers of draws are reduced so that draws × dimension stays below this."""
 
@@ -71,6 +73,8 @@ class Posterior:
         What a solver, critic or sampler had learned, from which training can be continued.
     naming
         How draws are named without a target; "model" if that needs the target.
+    explored
+        A function that returns what islands of particles found, or None; by default they explore when that is needed.
 
     Examples
     --------
@@ -89,8 +93,8 @@ class Posterior:
         training: Training,
         target: Target | None = None,
         auxiliary: PyTree = None,
-        explored: Callable[[], Exploration | None] | None = None,
         naming: Naming = MODEL,
+        explored: Callable[[], Exploration | None] | None = None,
     ):
         self.method = method
         self.model = model
@@ -118,7 +122,7 @@ class Posterior:
 
         Parameters
         ----------
-        method, target, start, training
+        method, target, start, training, explored
             As for the constructor.
         state
             The last state of the method.
@@ -138,7 +142,7 @@ class Posterior:
             training,
             target,
             state.auxiliary,
-            explored,
+            explored=explored,
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -442,7 +446,7 @@ class Posterior:
         >>> len(posterior.modes())
         2
         """
-        key = as_key(key)
+        key = specs.as_key(key)
         density = Whitened(self._require_target("modes"), self.affine)
         with self._precision():
             found = self._exploration(density, key)
@@ -492,7 +496,7 @@ class Posterior:
         n, key = self._asked(self._default_draws() if draws is None else draws, key)
         with self._precision():
             x = self._approximation.summarised(n, key=key)
-            variables = arviz.flat(self._named(x))
+            variables = arviz.flat(self._named(x, key))
         return summarise(variables, self._approximation.by_chain)
 
     def plot(
@@ -547,7 +551,7 @@ class Posterior:
         self._require_naming("plot")
         n, key = self._asked(draws, key)
         with self._precision():
-            variables = arviz.flat(self._named(self._approximation.summarised(n, key=key)))
+            variables = arviz.flat(self._named(self._approximation.summarised(n, key=key), key))
         labels, x = columns_of(variables)
         columns = plots.chosen(labels, names, kind, ax)
         plain = self.target is not None and self.target.model is None and columns == [0, 1]
@@ -702,7 +706,7 @@ class Posterior:
         -------
         PyTree
             A dictionary of arrays (or the tree of a pytree target), each with a first axis of n; deterministic sites
-            of a NumPyro model are included.
+            of a NumPyro or PyMC model are included, and discrete sites drawn anew.
 
         Raises
         ------
@@ -719,7 +723,55 @@ class Posterior:
         self._require_naming("draws")
         x = self.sample(n, key=key)
         with self._precision():
-            return self._named(x)
+            return self._named(x, key)
+
+    def predict(
+        self, *args: Any, key: PRNGKeyArray | int, draws: Count | None = None, **kwargs: Any
+    ) -> dict[str, Array]:
+        """Draw from the target's model at other arguments, such as new covariates: NumPyro's `Predictive`.
+
+        The model is called as `model(*args, **kwargs)`, without data for `obs=`, and takes the unknowns of each draw.
+        Unknowns of another shape at these arguments, such as effects of new groups, are drawn from their priors.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            The arguments of the NumPyro model.
+        key
+            A JAX random key, or a seed.
+        draws
+            The number of draws, 1,000 by default, or at most all particles.
+
+        Returns
+        -------
+        dict[str, Array]
+            The sites that were drawn, and the deterministic ones, each with a first axis of `draws`.
+
+        Raises
+        ------
+        gpvi.errors.NotAvailableError
+            If there is no target, or it was not made of a NumPyro model.
+        gpvi.errors.InputError
+            If the model fails with these arguments.
+
+        Examples
+        --------
+        >>> import numpyro, numpyro.distributions as dist
+        >>> def model(x, y=None):
+        ...     slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+        ...     numpyro.sample("y", dist.Normal(slope * x, 0.1), obs=y)
+        >>> target = gpvi.Target.from_numpyro(model, np.arange(3.0), np.arange(3.0))
+        >>> posterior = gpvi.fit(target, gpvi.FullRankVI(), steps=200, key=key, progress=False)
+        >>> posterior.predict(np.linspace(0, 1, 5), key=key)["y"].shape
+        (1000, 5)
+        """
+        target = self._require_target("predict")
+        if draws is None:
+            draws = min(PREDICTIONS, PREDICTIONS if self.size is None else self.size)
+        draw_key, predict_key = jax.random.split(specs.as_key(key))
+        x = self.sample(draws, key=draw_key)
+        with self._precision():
+            return arviz.predicted(target, x, args, kwargs, key=predict_key)
 
     def to_arviz(
         self,
@@ -732,8 +784,8 @@ class Posterior:
         """Export the posterior to ArviZ.
 
         Groups: `posterior` (named, constrained), `sample_stats` (`lp` = log p; with a density `lp_q` = log q and the
-        Pareto-smoothed `log_weight`, normalised), and for NumPyro models `posterior_predictive`, `log_likelihood` and
-        `observed_data`.
+        Pareto-smoothed `log_weight`, normalised), and for NumPyro and PyMC models `posterior_predictive`,
+        `log_likelihood`, `observed_data` and `constant_data`.
 
         Parameters
         ----------
@@ -843,10 +895,10 @@ class Posterior:
         if self.naming == MODEL:
             self._require_target(what)
 
-    def _named(self, x: Float[Array, "n d"]) -> PyTree:
-        """Return draws by name and in their supports."""
+    def _named(self, x: Float[Array, "n d"], key: PRNGKeyArray | int) -> PyTree:
+        """Return draws by name and in their supports; `key` draws what x does not determine."""
         if self.target is not None:
-            return named(self.target, x)
+            return named(self.target, x, key=specs.as_key(key))
         return named_by(self._naming, lambda: self.names, x)
 
     def _precision(self) -> AbstractContextManager[None]:

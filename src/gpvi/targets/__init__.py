@@ -1,7 +1,8 @@
-"""Targets: a posterior known up to a constant, from a function, a NumPyro model, a pytree or a stream of data.
+"""Targets: a posterior known up to a constant, from a function, a NumPyro or PyMC model, a pytree or a stream of data.
 
 May import: `_compute`, `_inputs`, `parallel`, `specs`. Start reading at `target.py`, then `density.py` (all that a
-method asks of a posterior), `coordinates.py` (those of training) and `preflight` (the checks before training).
+method asks of a posterior), `coordinates.py` (those of training), `models` (what names and constrains the coordinates)
+and `preflight` (the checks before training).
 """
 
 from gpvi.targets.coordinates import Affine as Affine

@@ -16,16 +16,17 @@ import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, PyTree, Scalar
 
 from gpvi._inputs import cast_in_range, device_dtype, format_point, on_device, precision
-from gpvi.errors import InputError, NotAvailableError
+from gpvi.errors import InputError, NotAvailableError, warn
 from gpvi.parallel.hosts import gathered
 from gpvi.specs import as_key
 from gpvi.supports import Support, Supports
 from gpvi.targets import _validation as validation
-from gpvi.targets._numpyro import NumPyroModel, check_options
-from gpvi.targets._pytree import PytreeModel
 from gpvi.targets._structure import Fault, paired_data, traced_output
 from gpvi.targets.density import at_once, gradient_operations
-from gpvi.targets.model import Model
+from gpvi.targets.models.model import Model
+from gpvi.targets.models.numpyro import NumPyroModel, check_options
+from gpvi.targets.models.pymc import PyMCModel, default_dtype
+from gpvi.targets.models.pytree import PytreeModel
 from gpvi.targets.preflight import Preflight, preflight
 from gpvi.targets.stream import Stream
 
@@ -80,7 +81,7 @@ class Target(eqx.Module):
         The number of data in a training step if `gpvi.fit` is not given one. By default all data.
     model
         The model behind the vector x, which names, constrains and predicts: see `Target.from_numpyro`,
-        `Target.from_pytree` and `Target.from_supports`.
+        `Target.from_pymc`, `Target.from_pytree` and `Target.from_supports`.
 
     Raises
     ------
@@ -182,7 +183,8 @@ class Target(eqx.Module):
         """The posterior of a NumPyro model, called as `model(*args, **kwargs)` with its data as `obs=`.
 
         Every continuous site becomes unconstrained coordinates; `posterior.draws` returns the sites by name, in their
-        own supports. A plate with `subsample_size=B` makes a target in the mini-batch form with batches of B data.
+        own supports. Discrete sites are summed out, and drawn again by `posterior.draws`. A plate with
+        `subsample_size=B` makes a target in the mini-batch form with batches of B data.
 
         Parameters
         ----------
@@ -203,9 +205,9 @@ class Target(eqx.Module):
         Raises
         ------
         gpvi.errors.InputError
-            If the model has a discrete latent site, or no point with a finite log-density is found.
+            If a discrete site cannot be summed out, or no point with a finite log-density is found.
         gpvi.errors.NotAvailableError
-            If NumPyro is not installed.
+            If NumPyro is not installed, or funsor for a model with discrete sites.
 
         Examples
         --------
@@ -220,9 +222,68 @@ class Target(eqx.Module):
         check_options(model, {"dtype": dtype, "temperature": temperature})
         dtype = np.dtype(jnp.result_type(float) if dtype is None else dtype)
         unconstrained = NumPyroModel(model, args, kwargs, dtype)
+        if unconstrained.held:
+            warn(
+                f"the sites {', '.join(unconstrained.held)} are numpyro.param, which has no prior: they are held at "
+                "their initial values, as in numpyro.infer.MCMC. Use numpyro.sample to infer them.",
+                UserWarning,
+            )
         return cls(
             **unconstrained.target_arguments(),
             temperature=1.0 if temperature is None else temperature,
+            dtype=dtype,
+            model=unconstrained,
+        )
+
+    @classmethod
+    def from_pymc(
+        cls, model: Any, *, dtype: DTypeLike | None = None, temperature: float | int = 1.0
+    ) -> "Target":
+        """The posterior of a PyMC model, with the data it observes.
+
+        Every free variable becomes PyMC's own unconstrained coordinates; `posterior.draws` returns the variables and
+        deterministics by name, in their own supports, and `to_arviz` has their dims and coords.
+
+        Parameters
+        ----------
+        model
+            A `pymc.Model`. Its data are constants of the compiled program: after `pm.set_data`, make a new target.
+        dtype
+            float32 or float64; by default that of PyMC, float64.
+        temperature
+            As in `Target`.
+
+        Returns
+        -------
+        Target
+            A target whose `model` names, constrains and predicts the variables.
+
+        Raises
+        ------
+        gpvi.errors.InputError
+            If a variable is discrete, PyTensor cannot compile the model for JAX, or no point with a finite log-density
+            is found.
+        gpvi.errors.NotAvailableError
+            If PyMC is not installed.
+
+        Examples
+        --------
+        >>> import pymc as pm
+        >>> with pm.Model() as model:
+        ...     scale = pm.HalfNormal("scale", 1.0)
+        ...     observed = pm.Normal("y", 0.0, scale, observed=np.array([0.5, -1.0]))
+        >>> target = gpvi.Target.from_pymc(model)
+        >>> target.dim, target.names
+        (1, ('scale',))
+        """
+        dtype = default_dtype() if dtype is None else validation.checked_dtype(dtype)
+        unconstrained = PyMCModel(model, dtype)
+        return cls(
+            unconstrained.log_joint,
+            unconstrained.dim,
+            initial=unconstrained.initial,
+            names=unconstrained.names,
+            temperature=temperature,
             dtype=dtype,
             model=unconstrained,
         )
@@ -349,7 +410,6 @@ class Target(eqx.Module):
         """
         with self.precision():
             rows = self.subsample()
-            model = self.model if isinstance(self.model, NumPyroModel) else None
             return preflight(
                 self.log_density if rows is None else partial(self.log_density, batch=rows),
                 self.initial,
@@ -358,7 +418,7 @@ class Target(eqx.Module):
                 unscaled=self._unscaled,
                 log_likelihood=self._log_likelihood,
                 data=self.data if rows is None else rows,
-                finite_in_double=None if model is None else model.finite_in_double,
+                finite_in_double=None if self.model is None else self.model.finite_in_double,
             )
 
     def precision(self) -> AbstractContextManager[None]:

@@ -59,6 +59,7 @@ EXPERIMENTS = Registry(
         "collapse": "linear.collapse:VarianceCollapse",
         "posteriordb": "reference.posteriordb:PosteriorDB",
         "frontier": "frontier.verdicts:Frontier",
+        "gallery": "reference.gallery:PyMCGallery",
         "uci": "uci:UCI",
     }
 )

@@ -135,7 +135,7 @@ def aliases() -> Known:
     y = np.sin(1.3 * t + 0.4) + 0.3 * rng.normal(size=12)
 
     def log_density(z: Float[Array, " 2"]) -> Scalar:
-        residual = (y - jnp.sin(z[0] * t + z[1])) / 0.3
+        residual = (jnp.asarray(y) - jnp.sin(z[0] * t + z[1])) / 0.3
         return -0.5 * residual @ residual - 0.05 * z[0] ** 2 - 0.5 * z[1] ** 2
 
     def modes(x: np.ndarray) -> np.ndarray:

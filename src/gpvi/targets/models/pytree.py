@@ -1,6 +1,6 @@
 """A pytree of arrays as one flat vector."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from gpvi.errors import InputError
+from gpvi.errors import InputError, NotAvailableError
 from gpvi.targets.coordinate_names import entry_names, path_name
-from gpvi.targets.model import split
+from gpvi.targets.models.model import split
 
 
 class PytreeModel:
@@ -37,9 +37,12 @@ class PytreeModel:
             name for path, leaf in leaves for name in entry_names(path_name(path), np.shape(leaf))
         )
         self.dims: dict[str, tuple[str, ...]] = {}
+        self.coords: dict[str, Sequence[Any]] = {}
         self.observed: dict[str, np.ndarray] = {}
+        self.constants: dict[str, np.ndarray] = {}
+        self.finite_in_double = None
 
-    def constrain(self, x: Float[Array, " d"]) -> PyTree:
+    def constrain(self, x: Float[Array, " d"], *, key: PRNGKeyArray | None = None) -> PyTree:
         """The tree whose leaves are the entries of x."""
         return jax.tree.unflatten(self._structure, split(x, self._shapes))
 
@@ -50,6 +53,13 @@ class PytreeModel:
     def log_likelihood(self, x: Float[Array, " d"]) -> dict[str, Array]:
         """Nothing, since a log-density has no observed sites."""
         return {}
+
+    def predictor(self, args: tuple, kwargs: Mapping[str, Any]) -> Callable[..., dict[str, Array]]:
+        """Refused: a log-density draws no data."""
+        raise NotAvailableError(
+            "predict draws new data from the model of a target, and this one was made of a log-density. Compute from "
+            "posterior.draws(n, key=…), or write the model in NumPyro."
+        )
 
     def of_vector(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function of the tree (and further arguments) as a function of x (and the same arguments)."""

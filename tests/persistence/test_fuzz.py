@@ -370,6 +370,8 @@ def command(words: list[str]) -> None:
         patch.setattr(running, "_run", lambda *a, **k: [])
         patch.setattr(running, "_prepared", lambda e, *_: e)
         patch.setattr("gpvi_paper.report.write", lambda *_, **__: "page")
+        patch.setattr("gpvi_paper.demonstration.CASES", ())
+        patch.setattr("gpvi_paper.report.demo_page.write", lambda *_: "page")
         patch.setattr(
             userfile, "target", lambda place, dim: userfile._run(userfile.split(place)[0])
         )

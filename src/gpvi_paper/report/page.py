@@ -76,7 +76,12 @@ def render(records: Iterable[Record], *, unread: int = 0, progress: bool | Meter
         *_drawn(sections, as_meter(progress)),
         _provenance(shown),
     ]
-    return _PAGE.format(style=_style(), body="\n".join(body))
+    return page_html("gpvi: results", "\n".join(body))
+
+
+def page_html(title: str, body: str) -> str:
+    """Return a self-contained page."""
+    return _PAGE.format(title=escape(title), style=_style(), body=body)
 
 
 def _drawn(sections: Sequence[ExperimentRecords], meter: Meter) -> list[str]:
@@ -182,7 +187,7 @@ _PAGE = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="referrer" content="no-referrer">
-<title>gpvi: results</title>
+<title>{title}</title>
 <link rel="icon" href="data:,">
 <style>{style}</style>
 </head>

@@ -31,7 +31,7 @@ def map_panel(
     with canvas.figure(2.3, 2.3) as (figure, axes):
         canvas.bare(figure, axes)
         draw_map(axes, sd, highest, inputs, labels, half_width)
-        return canvas.png(figure)
+        return canvas.few_colours(canvas.png(figure))
 
 
 def maps_chart(

@@ -35,7 +35,7 @@ format: $(DEV) ## Format the code and fix what can be fixed
 
 docs: $(DEV) ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
-	@echo "open site/index.html"
+	@echo "open site/index.html, or for its search run $(BIN)/python -m http.server --directory site"
 
 tutorials: $(DEV) ## Run the tutorials again, and keep what they print and draw (ARGS=regression for one)
 	$(BIN)/python docs/freeze.py $(ARGS)

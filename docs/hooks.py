@@ -23,6 +23,15 @@ ROOT_PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.m
 LINKS = "**[Run it yourself]({name}.ipynb)** · a notebook of this page, without its output.\n\n"
 
 
+FIRST = (
+    *("fit", "Target", "Posterior", "load"),
+    *("BayesianMLPRegressor", "BayesianMLPClassifier", "Network", "Predictive"),
+    *("GPVI", "NUTS", "NormalizingFlow", "FullRankVI", "MeanFieldVI", "Pathfinder", "SVGD"),
+    *("Triangular", "SplineFlow", "FullRank", "Residual"),
+)
+"""Names that stand at the top of their pages; the others follow in the order of the source."""
+
+
 def reference() -> dict[str, str]:
     """The pages of the API reference by their path."""
     pages = {}
@@ -33,6 +42,7 @@ def reference() -> dict[str, str]:
             shown = f"gpvi.{page}" if page == "hosts" else module
             text += f"\n## `{shown}`\n" if len(modules) > 1 else ""
             names = [n for n in exported(module) if module != "gpvi" or n not in others]
+            names.sort(key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
             text += "".join(f"\n::: {module}.{name}\n" for name in names)
         pages[f"api/{page}.md"] = text
     return pages
@@ -69,17 +79,23 @@ API = {
 
 def exported(module: str) -> list[str]:
     """The classes and functions that a module defines or imports `as` themselves, in the order of its source."""
-    path = SOURCE / module.replace(".", "/")
-    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    modules = {p.stem for p in path.parent.iterdir() if p.suffix == ".py" or p.is_dir()}
-    names: list[str] = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom):
-            whole = set() if node.module != module else modules
-            names += [a.name for a in node.names if a.name == a.asname and a.name not in whole]
-    body = ast.parse(path.read_text()).body
-    names += [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    path = place(module)
+    tree = ast.parse(path.read_text())
+    names = [
+        each.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for each in node.names
+        if each.name == each.asname and not place(f"{node.module}.{each.name}").exists()
+    ]
+    names += [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     return [name for name in dict.fromkeys(names) if not name.startswith("_")]
+
+
+def place(module: str) -> Path:
+    """The file of a module; that of a name which is no module does not exist."""
+    path = SOURCE / module.replace(".", "/")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

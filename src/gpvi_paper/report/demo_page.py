@@ -32,7 +32,7 @@ def render(shown: Sequence[Shown]) -> str:
     head = (
         "<header><p class='kicker'>gpvi</p><h1>A sampler, and whether to trust it</h1>"
         "<p>Each density below was given to <code>gpvi.fit(target, key=key)</code> with nothing else chosen. It "
-        "returned a generator of draws, and <code>posterior.diagnose</code> the verdict under each picture.</p></header>"
+        "returned a generator of draws, and its diagnosis the verdict under each picture.</p></header>"
     )
     tail = (
         "<footer><h2>Next</h2><p>Your own density: <code>gpvi fit FILE.py:log_density --dim 2</code>. The paper’s "

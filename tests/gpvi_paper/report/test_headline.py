@@ -23,7 +23,8 @@ def sides(row):
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "who"), [(1.0, 2.0, [True, False]), (2.0, 1.0, [False, True]), (1.0, 1.0, [False] * 2)]
+    ("ours", "theirs", "who"),
+    [(1.0, 2.0, [True, False]), (2.0, 1.0, [False, True]), (1.0, 1.0, [False] * 2)],
 )
 def test_the_better_one_is_marked_and_nobody_in_a_tie(ours, theirs, who):
     """The error of Σ is better if it is lower."""

@@ -4,17 +4,19 @@ import json
 import re
 import subprocess
 import sys
+import tarfile
+import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+import freeze
+import gpvi
+import hooks
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-sys.path.insert(0, str(DOCS))
-
-import freeze  # noqa: E402
-
 TUTORIALS = [page.stem for page in freeze.PAGES]
 RUN = [
     "README.md",
@@ -186,21 +188,17 @@ def test_the_site(tmp_path):
 
 def public() -> set[str]:
     """The public names of the modules that users name."""
-    from hooks import API, exported
-
-    methods = set(exported("gpvi.methods"))
+    methods = set(hooks.exported("gpvi.methods"))
     return {
         f"{module}.{name}"
-        for _, _, modules in API.values()
+        for _, _, modules in hooks.API.values()
         for module in modules
-        for name in exported(module)
+        for name in hooks.exported(module)
         if module != "gpvi" or name not in methods
     }
 
 
 def test_the_reference_knows_the_names():
-    import gpvi
-
     names = public()
     assert {
         "gpvi.fit",
@@ -222,9 +220,6 @@ def test_the_distribution_builds_and_is_complete(tmp_path):
     command = [sys.executable, "-m", "build", "--outdir", str(tmp_path), str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3_000:]
-    import tarfile
-    import zipfile
-
     (wheel,) = tmp_path.glob("*.whl")
     (archive,) = tmp_path.glob("*.tar.gz")
     inside = set(zipfile.ZipFile(wheel).namelist())

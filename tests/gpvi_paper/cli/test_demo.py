@@ -4,6 +4,7 @@ import html
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -25,7 +26,7 @@ def test_the_moments_of_the_banana_are_those_of_exact_draws():
     draws = np.stack([x0, x0**2 / 4 + 0.5 * rng.standard_normal(1_000_000)], 1)
     mean, spread = demonstration.largest_error(demonstration.moments(draws), demonstration.BANANA)
     assert mean < 0.005 and abs(spread) < 0.01
-    log_p = jax.vmap(demonstration.banana)(draws[:5])
+    log_p = jax.vmap(demonstration.banana)(jnp.asarray(draws[:5]))
     exact = -(draws[:5, 0] ** 2) / 8 - 2 * (draws[:5, 1] - draws[:5, 0] ** 2 / 4) ** 2
     np.testing.assert_allclose(log_p, exact, rtol=1e-5)
 

@@ -185,11 +185,16 @@ def _contents(sections: Sequence[ExperimentRecords]) -> str:
 
 def _provenance(records: Sequence[Record]) -> str:
     """Return the command, environment and specification of every record."""
-    rows, last = [], None
+    rows: list[str] = []
+    last = None
     for record in sorted(records, key=lambda r: (_known(r.experiment), _place(r))):
         if record.experiment != last:
+            rows += ["</details>"] * (last is not None)
             last = record.experiment
-            rows.append(f"<h3 class='from' id='from-{escape(last)}'>{escape(last)}</h3>")
+            title = f"<h3 class='from'>{escape(last)}</h3>"
+            rows.append(
+                f"<details class='more' id='from-{escape(last)}'><summary>{title}</summary>"
+            )
         place = record.environment
         commit = f", commit {escape(place.commit)}" if place.commit else ""
         specification = escape(json.dumps(record.specification, ensure_ascii=False, indent=1))
@@ -203,6 +208,7 @@ def _provenance(records: Sequence[Record]) -> str:
             f"{record.seconds:,.0f} s in all</p>"
             f"<details><summary>specification</summary><pre>{specification}</pre></details></article>"
         )
+    rows += ["</details>"] * (last is not None)
     return f"<footer id='provenance'><h2>Where the numbers come from</h2>{''.join(rows)}</footer>"
 
 

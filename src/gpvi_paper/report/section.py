@@ -31,7 +31,7 @@ def section_html(data: ExperimentRecords) -> str:
         f'<p class="source">{escape(_source(experiment))}; '
         f'<a href="#from-{name}">where the numbers come from</a></p>',
         f"<p>{escape(experiment.summary)}</p>",
-        *(table_html(data, table) for table in experiment.tables),
+        *_tables(data),
         data.differences.html(),
         *(draw(experiment, data.records) if draw else ()),
         *_dot_charts(data),
@@ -40,6 +40,15 @@ def section_html(data: ExperimentRecords) -> str:
         "</section>",
     ]
     return "\n".join(parts)
+
+
+def _tables(data: ExperimentRecords) -> Iterator[str]:
+    """Yield the first table open, and the others folded."""
+    first, *others = data.experiment.tables
+    yield table_html(data, first)
+    for table in others:
+        heading = f"<h3>{escape(table.title)}</h3>"
+        yield folded(table.title, table_html(data, table).removeprefix(heading))
 
 
 def _source(experiment: Experiment) -> str:

@@ -89,8 +89,19 @@ def render(records: Iterable[Record], *, unread: int = 0, progress: bool | Meter
 
 def page_html(title: str, body: str) -> str:
     """Return a self-contained page."""
-    body, shared = _with_shared_styles(body)
+    body, shared = _with_shared_styles(_with_short_names(body))
     return _PAGE.format(title=escape(title), style=_style() + shared, body=body)
+
+
+def _with_short_names(body: str) -> str:
+    """Return the body with short identifiers of markers and clips: charts repeat them for every dot."""
+    names = dict.fromkeys(re.findall(r' id="([mp][0-9a-f]{10})"', body))
+    short = {name: f"i{number}" for number, name in enumerate(names)}
+    return re.sub(
+        r"(id=\"|href=\"#|url\(#)([mp][0-9a-f]{10})\b",
+        lambda found: found[1] + short.get(found[2], found[2]),
+        body,
+    )
 
 
 def _with_shared_styles(body: str) -> tuple[str, str]:

@@ -1,12 +1,14 @@
 """Lines of charts lose characters, and nothing that can be seen."""
 
+import io
 import re
 
 import numpy as np
+from PIL import Image
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpvi_paper.report.charts import canvas
+from gpvi_paper.report.charts import canvas, planes
 
 coordinate = st.floats(-500, 500, allow_nan=False).map(lambda x: round(x, 6))
 lines = st.lists(st.tuples(coordinate, coordinate), min_size=1, max_size=40)
@@ -47,3 +49,27 @@ def test_a_straight_line_has_two_points_and_a_closed_one_stays_closed():
 def test_curves_are_left_as_they_are():
     path = "M 1.2345 0 \nC 2 0 3.5678 1 3 2 \nz"
     assert canvas.compact(path) == "M1.23 0C2 0 3.56 1 3 2z"
+
+
+def pixels(image):
+    with Image.open(io.BytesIO(image)) as picture:
+        return np.asarray(picture.convert("RGBA")).astype(int)
+
+
+def test_a_picture_keeps_its_shades_in_a_palette():
+    """One colour in every opacity: no banding."""
+    with canvas.figure(1, 1) as (figure, axes):
+        canvas.bare(figure, axes)
+        axes.imshow(canvas.tinted(np.linspace(0, 1, 100)[None] * np.ones((100, 1))))
+        plain = canvas.png(figure)
+    small = canvas.few_colours(plain)
+    assert len(small) < len(plain)
+    assert abs(pixels(small) - pixels(plain)).max() <= 2
+    few = canvas.few_colours(plain, 8)
+    assert len(np.unique(pixels(few).reshape(-1, 4), axis=0)) <= 8
+
+
+def test_panels_are_transparent_where_nothing_is():
+    draws = np.zeros((5, 2))
+    corner = pixels(planes.draws_panel(np.outer(np.hanning(9), np.hanning(9)), draws, 2.0))[0, 0]
+    assert corner[3] == 0

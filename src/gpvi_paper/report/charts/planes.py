@@ -5,6 +5,9 @@ import numpy as np
 from gpvi_paper.report.charts import canvas
 from gpvi_paper.report.charts.canvas import ACCENT
 
+DOT_COLOURS = 32
+"""Colours of a panel with dots over lines."""
+
 
 def density_panel(density: np.ndarray) -> bytes:
     """Draw a target as a PNG: opacity is the density."""
@@ -27,4 +30,4 @@ def draws_panel(density: np.ndarray, draws: np.ndarray, half_width: float) -> by
         axes.contour(axis, axis, density, (0.1, 0.6), colors="#8a8f98", linewidths=0.7, alpha=0.9)
         axes.scatter(draws[:, 0], draws[:, 1], s=2.2, color=ACCENT, alpha=0.55, linewidths=0)
         axes.set(xlim=(-half_width, half_width), ylim=(-half_width, half_width))
-        return canvas.few_colours(canvas.png(figure))
+        return canvas.few_colours(canvas.png(figure), DOT_COLOURS)

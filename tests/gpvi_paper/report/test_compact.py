@@ -4,9 +4,9 @@ import io
 import re
 
 import numpy as np
-from PIL import Image
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from gpvi_paper.report.charts import canvas, planes
 
@@ -58,7 +58,7 @@ def pixels(image):
 
 def test_a_picture_keeps_its_shades_in_a_palette():
     """One colour in every opacity: no banding."""
-    with canvas.figure(1, 1) as (figure, axes):
+    with canvas.figure(1.0, 1.0) as (figure, axes):
         canvas.bare(figure, axes)
         axes.imshow(canvas.tinted(np.linspace(0, 1, 100)[None] * np.ones((100, 1))))
         plain = canvas.png(figure)

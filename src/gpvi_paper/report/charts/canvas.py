@@ -24,6 +24,8 @@ CYCLE = ("#3f7fe0", "#e07b39", "#12a594", "#b65fcf", "#d6455d", "#8a8f98", "#a3a
 LINES = tuple(itertools.product(("-", (0, (4, 1.5)), (0, (1, 1))), CYCLE))
 """Enough pairs of a dash pattern and a colour for 24 methods."""
 ACCENT = "#4c7ef3"
+SHORT = 1e-12
+"""The square of a length that counts as none."""
 UNSEEN = 0.15
 """Points of a line nearer than this to it, in points of a 72nd of an inch, are left out."""
 _STYLE = {
@@ -201,14 +203,9 @@ def _seen(points: np.ndarray) -> np.ndarray:
         if last - first < 2:
             continue
         start, inner = points[first], points[first + 1 : last]
-        chord = points[last] - start
-        length = np.hypot(*chord)
-        offset = inner - start
-        far = (
-            np.abs(chord[0] * offset[:, 1] - chord[1] * offset[:, 0]) / length
-            if length > 0
-            else np.hypot(*offset.T)
-        )
+        chord, offset = points[last] - start, inner - start
+        along = np.clip(offset @ chord / max(float(chord @ chord), SHORT), 0, 1)
+        far = np.hypot(*(offset - along[:, None] * chord).T)
         if far.max() > UNSEEN:
             middle = first + 1 + int(far.argmax())
             kept[middle] = True

@@ -204,7 +204,7 @@ def _seen(points: np.ndarray) -> np.ndarray:
             continue
         start, inner = points[first], points[first + 1 : last]
         chord, offset = points[last] - start, inner - start
-        along = np.clip(offset @ chord / max(float(chord @ chord), SHORT), 0, 1)
+        along = np.clip((offset * chord).sum(1) / max((chord**2).sum(), SHORT), 0, 1)
         far = np.hypot(*(offset - along[:, None] * chord).T)
         if far.max() > UNSEEN:
             middle = first + 1 + int(far.argmax())

@@ -11,7 +11,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-slow test-lowest test-newest lint format docs-figures demo bench clean
+.PHONY: help test test-slow test-lowest test-newest lint format docs tutorials docs-figures demo bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -42,6 +42,13 @@ format: $(DEV) ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
+docs: $(DEV) ## Build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "open site/index.html, or for its search run $(BIN)/python -m http.server --directory site"
+
+tutorials: $(DEV) ## Run the tutorials again, and keep what they print and draw (ARGS=regression for one)
+	$(BIN)/python docs/freeze.py $(ARGS)
+
 docs-figures: $(DEV) ## Draw the pictures of the documentation again
 	$(BIN)/python docs/figures.py
 
@@ -52,7 +59,7 @@ bench: $(DEV) ## Time everything, other libraries too (ARGS='--case svgd' for a 
 	$(BIN)/python -m gpvi bench --peers $(ARGS)
 
 clean: ## Remove caches and build products; keep the environment and results
-	rm -rf build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist site .pytest_cache .ruff_cache .hypothesis
 	find src tests -type d -name __pycache__ -exec rm -rf {} +
 
 $(BIN)/python:

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import itertools
 import re
 import textwrap
 from importlib.metadata import entry_points
@@ -10,8 +11,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-IDS = [page.name for page in PAGES]
+BESIDE = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+PAGES = [*BESIDE, *sorted((ROOT / "docs").rglob("*.md"))]
+IDS = [str(page.relative_to(ROOT)) for page in PAGES]
+MADE = re.compile(r"(?:\.\./)*api/\w+\.md|changelog\.md|contributing\.md")
+"""Pages that are made when the site is built."""
+MOST_WORDS = 900
 
 
 def exists(name: str) -> bool:
@@ -71,4 +76,30 @@ def test_files_exist(page):
     paths = set(re.findall(r"\b(?:src|tests|docs)/[\w/]+\.(?:py|md)\b", text))
     assert not sorted(path for path in paths if not (ROOT / path).is_file())
     links = set(re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text))
-    assert not sorted(link for link in links if not (page.parent / link).exists())
+    broken = [link for link in links if not (page.parent / link).exists()]
+    assert not sorted(link for link in broken if not MADE.fullmatch(link))
+
+
+def headings(page: Path) -> list[str]:
+    """The lines of a page that are headings, in order; those within code are none."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"^#+ .*$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_headings_are_in_order(page):
+    levels = [len(line.split()[0]) for line in headings(page)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_every_picture_says_what_it_shows(page):
+    """And is small."""
+    for alt, path in re.findall(r"!\[([^\]]*)\]\(([^)]*)\)", page.read_text()):
+        assert len(alt.split()) >= 2, path
+        assert (page.parent / path).stat().st_size < 300_000, path
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().split()) <= MOST_WORDS

@@ -27,6 +27,7 @@ MAIN = {
     "collapse": ("GPVI (full-rank generator)", "SVGD"),
     "posteriordb": ("GPVI (default)", "NUTS"),
     "gallery": ("GPVI (default)", "NUTS"),
+    "frontier": ("GPVI (default)", "SMC"),
     "uci": ("GPVI (pathwise)", "Deep ensemble"),
 }
 WRITERS = {

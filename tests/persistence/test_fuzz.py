@@ -370,9 +370,12 @@ def command(words: list[str]) -> None:
         patch.setattr(running, "_run", lambda *a, **k: [])
         patch.setattr(running, "_prepared", lambda e, *_: e)
         patch.setattr("gpvi_paper.report.write", lambda *_, **__: "page")
+        patch.setattr("gpvi_paper.demonstration.CASES", ())
+        patch.setattr("gpvi_paper.report.demo_page.write", lambda *_: "page")
         patch.setattr(
             userfile, "target", lambda place, dim: userfile._run(userfile.split(place)[0])
         )
+        patch.setattr(fitting, "_check_density", lambda *_: None)
         patch.setattr(sys.modules["gpvi.training.fit"], "fit", _stop)
         patch.setattr(application, "complain", said.append)
         patch.setattr(fitting, "complain", said.append)

@@ -157,6 +157,14 @@ def test_resampling_moves_a_wrong_posterior_towards_the_target(getkey):
     assert miss < 0.25
 
 
+def test_many_draws_are_resampled_in_memory_that_grows_with_their_number(getkey):
+    """One number for each draw and proposal would take 80 GB."""
+    exact = linear_posterior(mean=MEAN, target=gaussian_target())
+    draws = np.asarray(exact.resample(100_000, key=getkey(), proposals=200_000))
+    miss = np.linalg.norm(np.linalg.solve(ROOT, draws.mean(0) - MEAN))
+    assert miss < 5 * np.sqrt(3 / 100_000 + 3 / 200_000)
+
+
 def test_weights_are_those_of_the_target(getkey):
     """E_q[w f] is E_p[f]: the weighted mean is the target's, where that of the draws is not."""
     wrong = linear_posterior(mean=MEAN + 0.6 * ROOT @ np.ones(3), target=gaussian_target())

@@ -427,7 +427,7 @@ def test_the_bar_of_a_terminal(capsys):
     assert fit(steps=3, progress=True).training.steps == 3
     out, err = capsys.readouterr()
     assert out == ""
-    assert re.fullmatch(r"GPVI: done: 3 steps \(\d+ s\)\n", err)
+    assert re.fullmatch(r"GPVI \(32 draws per step\): done: 3 steps \(\d+ s\)\n", err)
 
 
 # ----------------------------------------------------------------------------- when it goes wrong

@@ -194,10 +194,10 @@ def pilot(density: Density, *, key: PRNGKeyArray) -> tuple[Islands, float, int]:
     return islands, scale, sum(int(np.asarray(each.gradients).sum()) for _, each, _ in tried)
 
 
-def halves(islands: int, narrow: float, widest: float = math.inf) -> Float[Array, " k"]:
+def halves(islands: int, narrow: float | Scalar, widest: float = math.inf) -> Float[Array, " k"]:
     """The scale of each island: half of them begin farther out."""
-    wide = islands // 2
-    return jnp.asarray([narrow] * (islands - wide) + [min(WIDER * narrow, widest)] * wide)
+    farther = jnp.arange(islands) >= (islands + 1) // 2
+    return jnp.where(farther, jnp.minimum(WIDER * narrow, widest), narrow)
 
 
 def _steep(islands: Islands, scale: float) -> bool:

@@ -22,7 +22,6 @@ from gpvi.directions import (
     Points,
     SVGDDirection,
 )
-from gpvi.directions.repulsion import repelling
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import Generator, Triangular
 from gpvi.kernels import Kernel, as_kernel
@@ -137,18 +136,17 @@ class Transport(Method):
         noise_key, prime_key, direction_key = jax.random.split(key, 3)
         x, pull = push(carrier, carrier.noise(self.particles, key=noise_key))
         at = evaluate(target, x, batch)
-        score, _ = repelling(at, x)
-        x_prime, score_prime = x, score
+        x_prime, prime = x, at
         if self.separate_expectation:
             x_prime = carrier.particles(carrier.noise(self.particles, key=prime_key))
-            score_prime, _ = repelling(evaluate(target, x_prime, batch), x_prime)
+            prime = evaluate(target, x_prime, batch)
         weight = 1.0 if self.annealing is None else self.annealing(taken).astype(x.dtype)
         direction, learned = self.direction()(
             learned,
             x_prime,
-            weight * score_prime,
+            weight * prime.score,
             key=direction_key,
-            at=Points(x, weight * score),
+            at=Points(x, weight * at.score),
         )
         share = 1.0 if isinstance(carrier, Particles) else 1 / len(x)
         gradient = pull.products(share * direction)

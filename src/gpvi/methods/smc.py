@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import jax
 import optax
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import PRNGKeyArray, PyTree, Scalar
 
-from gpvi.exploration.search import halves, pilot
+from gpvi.exploration.search import halves, pilot, wide_scale
 from gpvi.exploration.tempering import Islands, advance, begin
 from gpvi.methods.base import About, Info, Learner, Method, State
 from gpvi.methods.carriers import Population
@@ -85,9 +85,26 @@ class SMC(Method):
     def init(
         self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
     ) -> State:
-        """Find how far out to begin, and draw the particles there."""
+        """Draw the particles as far out as log p itself suggests."""
+        scale_key, key = jax.random.split(key)
+        narrow, _ = wide_scale(target, key=scale_key)
+        return self._begun(target, optimizer, narrow, key)
+
+    def from_afar(
+        self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
+    ) -> State:
+        """Return a first state whose particles begin as far out as a pilot run, on the host, finds necessary."""
         scale_key, key = jax.random.split(key)
         _, narrow, _ = pilot(target, key=scale_key)
+        return self._begun(target, optimizer, narrow, key)
+
+    def _begun(
+        self,
+        target: Density,
+        optimizer: optax.GradientTransformation,
+        narrow: float | Scalar,
+        key: PRNGKeyArray,
+    ) -> State:
         islands = begin(target, halves(self.islands, narrow), self.particles, key=key)
         return State(Learner.start(_population(islands), optimizer, target.dtype), islands)
 

@@ -648,7 +648,7 @@ class Posterior:
         x, log_weights, k_hat = self._smoothed(proposals, draw_key, "resample")
         with self._precision():
             effective = proposals * float(effective_share(log_weights))
-            chosen = x[jax.random.categorical(choice_key, log_weights, shape=(n,))]
+            chosen = x[_chosen(log_weights, n, choice_key)]
         heavy = proposals >= FEWEST_DRAWS and not k_hat <= RELIABLE_K_HAT
         if heavy or effective < min(n, proposals / 10):
             warn(
@@ -946,6 +946,14 @@ def _count(n: Any) -> int:
     if not specs.is_whole(n) or n < 1:
         raise InputError(f"the number of draws is {n!r}; it must be a whole number ≥ 1.")
     return int(n)
+
+
+def _chosen(log_weights: Float[Array, " m"], n: int, key: PRNGKeyArray) -> np.ndarray:
+    """Return n indices drawn with replacement in proportion to the weights, in memory m + n."""
+    cumulative = np.cumsum(np.exp(np.asarray(log_weights, np.float64)))
+    uniform = np.asarray(jax.random.uniform(key, (n,)), np.float64)
+    found = np.searchsorted(cumulative, uniform * cumulative[-1], side="right")
+    return np.minimum(found, len(cumulative) - 1)
 
 
 def _first(names: Sequence[str]) -> str:

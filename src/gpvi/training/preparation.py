@@ -22,6 +22,7 @@ from gpvi.methods.base import Learner, State
 from gpvi.methods.carriers import Sampler
 from gpvi.methods.mcmc import MarkovChains
 from gpvi.methods.particle import AmortizedMethod
+from gpvi.methods.smc import SMC
 from gpvi.posterior.posterior import Posterior
 from gpvi.posterior.start import Start
 from gpvi.targets.coordinates import Affine, Whitened
@@ -195,9 +196,12 @@ def first_state(
 ) -> State:
     """Return the state in which training begins: fresh, or with the model or the particles that `init` gives.
 
-    Where the coordinates were searched for, chains start in the modes that `explored` returns.
+    Where the coordinates were searched for, chains start in the modes that `explored` returns. Islands of particles
+    start as far out as a pilot run finds necessary.
     """
     state = method.init(density, optimizer, key=key)
+    if isinstance(method, SMC) and not isinstance(init, Posterior):
+        return method.from_afar(density, optimizer, key=key)
     if isinstance(method, MarkovChains) and isinstance(init, str):
         found = explored()
         if found is None:

@@ -1,4 +1,4 @@
-"""`gpvi run` and `gpvi demo`: run experiments, and write a record of each row.
+"""`gpvi run`: run experiments, and write a record of each row.
 
 An interrupted run resumes when the same command is given again. A row whose record is already in the output
 directory, with the same seeds and specification, is not run again. An unfinished row resumes from its last checkpoint.
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpvi.cli.application import AsJson, Bar, Out, app, complain, console
-from gpvi.errors import InputError, OtherRunError, StorageError, UnknownOptionError, require_extra
+from gpvi.cli.application import AsJson, Bar, Out, app, complain
+from gpvi.errors import InputError, OtherRunError, StorageError, UnknownOptionError
 from gpvi.persistence.writing import make_writable
 from gpvi.specs import SEEDS
 from gpvi_paper.cli._tables import print_comparison, print_record
@@ -29,8 +29,6 @@ UNFINISHED = ".unfinished"
 """Subdirectory of the output directory with the checkpoints of unfinished rows."""
 REFERENCES = ".references"
 """Subdirectory of the output directory with the long reference runs that all rows are compared with."""
-DEMO_SEEDS = 3
-DEMO_METHODS = {"energy": ("GPVI (default)",), "blr": ("GPVI (pathwise)", "Amortized SVGD", "SVGD")}
 
 
 def _names() -> list[str]:
@@ -113,23 +111,6 @@ def run(
     if not as_json:
         count = f"{len(made)} record{'s' * (len(made) > 1)}"
         typer.echo(f"{count} in {out}; gpvi report {out} makes a page of the records there")
-
-
-@app.command()
-def demo(out: Out = Path("report/demo")) -> None:
-    """Train on four potentials and a linear regression, and write the page: a few minutes on two cores."""
-    require_extra("plots", "matplotlib", "gpvi demo")
-    from gpvi_paper.experiments import experiment
-    from gpvi_paper.report import write
-
-    console().print(
-        "[bold]GPVI with its defaults[/bold] on four two-dimensional potentials, then a Bayesian linear regression.\n"
-    )
-    potentials = [(experiment("energy"), label) for label in DEMO_METHODS["energy"]]
-    regressions = [(experiment("blr"), label) for label in DEMO_METHODS["blr"]]
-    made = _run(potentials, "demo", range(1), out / "runs", again=True)
-    made += _run(regressions, "demo", range(DEMO_SEEDS), out / "runs", again=True)
-    typer.echo(write(made, out))
 
 
 def _prepared(experiment: "Experiment", data_dir: Path | None, out: Path) -> "Experiment":

@@ -51,3 +51,8 @@ def panels(title: str, figures: list[str]) -> str:
 def key(case: str, name: str) -> str:
     """Return the name under which a record has a row, curve or array of a problem."""
     return f"{case}/{name}" if case else name
+
+
+def folded(title: str, content: str) -> str:
+    """Return a part of a section that opens when its title is clicked."""
+    return f"<details class='more'><summary><h3>{escape(title)}</h3></summary>{content}</details>"

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
@@ -13,6 +15,7 @@ from gpvi_paper.files import write_file
 from gpvi_paper.records import Record, latest, slug
 from gpvi_paper.report.elements import badge
 from gpvi_paper.report.experiment_records import ExperimentRecords
+from gpvi_paper.report.headline import headline_html
 from gpvi_paper.report.section import section_html
 
 PAGE = "index.html"
@@ -21,6 +24,9 @@ READING = (
     "this method. “exact” is the value for the same number of draws from the posterior itself, or from the reference."
 )
 """How the tables are read."""
+REPEATED = 4
+"""Styles of charts that occur so often become a class."""
+_STYLED = r' style="((?:fill|stroke|font)[^"]*)"'
 
 
 def write(
@@ -72,11 +78,42 @@ def render(records: Iterable[Record], *, unread: int = 0, progress: bool | Meter
     ]
     foreign = [name for name in by_experiment if name not in EXPERIMENTS]
     body = [
-        _head(sections, shown, _remarks(len(every) - len(shown), foreign, unread)),
+        _head(shown, _remarks(len(every) - len(shown), foreign, unread)),
+        _contents(sections),
+        headline_html(sections),
         *_drawn(sections, as_meter(progress)),
         _provenance(shown),
     ]
-    return _PAGE.format(style=_style(), body="\n".join(body))
+    return page_html("gpvi: results", "\n".join(body))
+
+
+def page_html(title: str, body: str) -> str:
+    """Return a self-contained page."""
+    body, shared = _with_shared_styles(_with_short_names(body))
+    return _PAGE.format(title=escape(title), style=_style() + shared, body=body)
+
+
+def _with_short_names(body: str) -> str:
+    """Return the body with short identifiers of markers and clips: charts repeat them for every dot."""
+    names = dict.fromkeys(re.findall(r' id="([mp][0-9a-f]{10})"', body))
+    short = {name: f"i{number}" for number, name in enumerate(names)}
+    return re.sub(
+        r"(id=\"|href=\"#|url\(#)([mp][0-9a-f]{10})\b",
+        lambda found: found[1] + short.get(found[2], found[2]),
+        body,
+    )
+
+
+def _with_shared_styles(body: str) -> tuple[str, str]:
+    """Return the body with a class in place of each style that its charts repeat, and the rules of these classes."""
+    counts = Counter(re.findall(_STYLED, body))
+    names = {style: f"s{i}" for i, (style, n) in enumerate(counts.most_common()) if n >= REPEATED}
+
+    def named(found: re.Match[str]) -> str:
+        return f' class="{names[found[1]]}"' if found[1] in names else found[0]
+
+    rules = "".join(f".{name} {{ {style} }}\n" for style, name in names.items())
+    return re.sub(_STYLED, named, body), rules
 
 
 def _drawn(sections: Sequence[ExperimentRecords], meter: Meter) -> list[str]:
@@ -129,14 +166,7 @@ def _remarks(older: int, foreign: Sequence[str], unread: int) -> list[str]:
     return remarks
 
 
-def _head(
-    sections: Sequence[ExperimentRecords], records: Sequence[Record], remarks: Sequence[str]
-) -> str:
-    links = "".join(
-        f'<li><a href="#{escape(s.experiment.name)}">{escape(s.experiment.title)}</a> '
-        f"<span>{escape(s.experiment.source)}</span></li>"
-        for s in sections
-    )
+def _head(records: Sequence[Record], remarks: Sequence[str]) -> str:
     presets = dict.fromkeys(record.preset for record in records)
     meanings = "".join(
         f"<li>{badge(p)} {escape(meaning)}</li>" for p, meaning in PRESETS.items() if p in presets
@@ -147,19 +177,35 @@ def _head(
         "(<cite>Generative Particle Variational Inference via Estimation of Functional Gradients</cite>, ICML 2021) "
         "are shown beside ours and never mixed with them.</p>"
         f"<p class='caption'>{READING}</p>"
-        f"<ul class='presets'>{meanings}</ul><ul class='contents'>{links}"
-        "<li><a href='#provenance'>Where the numbers come from</a></li></ul>"
+        f"<ul class='presets'>{meanings}</ul>"
         f"<p class='remark'>{' '.join(remarks)}</p></header>"
+    )
+
+
+def _contents(sections: Sequence[ExperimentRecords]) -> str:
+    """Return the links to all sections, which stay at the top of the window."""
+    links = "".join(
+        f'<a href="#{escape(s.experiment.name)}" title="{escape(s.experiment.source)}">{escape(s.experiment.title)}</a>'
+        for s in sections
+    )
+    return (
+        "<nav class='contents' aria-label='Contents'><a href='#headline'>At a glance</a>"
+        f"{links}<a href='#provenance'>Where the numbers come from</a></nav>"
     )
 
 
 def _provenance(records: Sequence[Record]) -> str:
     """Return the command, environment and specification of every record."""
-    rows, last = [], None
+    rows: list[str] = []
+    last = None
     for record in sorted(records, key=lambda r: (_known(r.experiment), _place(r))):
         if record.experiment != last:
+            rows += ["</details>"] * (last is not None)
             last = record.experiment
-            rows.append(f"<h3 class='from' id='from-{escape(last)}'>{escape(last)}</h3>")
+            title = f"<h3 class='from'>{escape(last)}</h3>"
+            rows.append(
+                f"<details class='more' id='from-{escape(last)}'><summary>{title}</summary>"
+            )
         place = record.environment
         commit = f", commit {escape(place.commit)}" if place.commit else ""
         specification = escape(json.dumps(record.specification, ensure_ascii=False, indent=1))
@@ -173,6 +219,7 @@ def _provenance(records: Sequence[Record]) -> str:
             f"{record.seconds:,.0f} s in all</p>"
             f"<details><summary>specification</summary><pre>{specification}</pre></details></article>"
         )
+    rows += ["</details>"] * (last is not None)
     return f"<footer id='provenance'><h2>Where the numbers come from</h2>{''.join(rows)}</footer>"
 
 
@@ -182,7 +229,7 @@ _PAGE = """<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="referrer" content="no-referrer">
-<title>gpvi: results</title>
+<title>{title}</title>
 <link rel="icon" href="data:,">
 <style>{style}</style>
 </head>

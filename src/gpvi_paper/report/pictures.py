@@ -20,7 +20,17 @@ from gpvi_paper.report.charts.curves import error_curves, scaling_chart
 from gpvi_paper.report.charts.maps import map_panel
 from gpvi_paper.report.charts.outliers import ScoreHistogram, outlier_histograms
 from gpvi_paper.report.charts.reliability import reliability_diagram
-from gpvi_paper.report.elements import badge, chart, charts, key, multiples, panel, panels, picture
+from gpvi_paper.report.elements import (
+    badge,
+    chart,
+    charts,
+    folded,
+    key,
+    multiples,
+    panel,
+    panels,
+    picture,
+)
 
 Pictures = Callable[[Experiment, Sequence[Record]], Iterator[str]]
 
@@ -67,9 +77,8 @@ def errors_along(**terms: str) -> Pictures:
                         chart(error_curves(lines, ("step", label), salt), f"{label} · {preset}")
                     )
         if made:
-            yield "<h3>During training</h3>"
-            yield "<p class='caption'>Geometric means over the seeds, with their range shaded.</p>"
-            yield charts(made)
+            caption = "Geometric means over the seeds, with their range shaded."
+            yield folded("During training", f"<p class='caption'>{caption}</p>{charts(made)}")
 
     return draw
 

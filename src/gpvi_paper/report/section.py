@@ -9,7 +9,7 @@ import numpy as np
 from gpvi_paper.experiments import Experiment, Metric
 from gpvi_paper.report.charts.curves import curves_chart
 from gpvi_paper.report.charts.dots import Mark, dot_chart
-from gpvi_paper.report.elements import badge, chart, charts, key
+from gpvi_paper.report.elements import badge, chart, charts, folded, key
 from gpvi_paper.report.experiment_records import ExperimentRecords
 from gpvi_paper.report.pictures import PICTURES
 from gpvi_paper.report.tables import PUBLISHED, table_html
@@ -31,7 +31,7 @@ def section_html(data: ExperimentRecords) -> str:
         f'<p class="source">{escape(_source(experiment))}; '
         f'<a href="#from-{name}">where the numbers come from</a></p>',
         f"<p>{escape(experiment.summary)}</p>",
-        *(table_html(data, table) for table in experiment.tables),
+        *_tables(data),
         data.differences.html(),
         *(draw(experiment, data.records) if draw else ()),
         *_dot_charts(data),
@@ -40,6 +40,15 @@ def section_html(data: ExperimentRecords) -> str:
         "</section>",
     ]
     return "\n".join(parts)
+
+
+def _tables(data: ExperimentRecords) -> Iterator[str]:
+    """Yield the first table open, and the others folded."""
+    first, *others = data.experiment.tables
+    yield table_html(data, first)
+    for table in others:
+        heading = f"<h3>{escape(table.title)}</h3>"
+        yield folded(table.title, table_html(data, table).removeprefix(heading))
 
 
 def _source(experiment: Experiment) -> str:
@@ -67,8 +76,8 @@ def _dot_charts(data: ExperimentRecords) -> Iterator[str]:
             svg = dot_chart(lines, metric.label, _floor(data, case, metric), salt)
             made.append(chart(svg, heading))
     if made:
-        yield f"<h3>Seed by seed</h3>{_legend(data.presets, bool(data.experiment.published))}"
-        yield charts(made)
+        legend = _legend(data.presets, bool(data.experiment.published))
+        yield folded("Seed by seed", f"{legend}{charts(made)}")
 
 
 def _marks(data: ExperimentRecords, label: str, case: str, metric: Metric) -> list[Mark]:
@@ -127,8 +136,7 @@ def _curves(data: ExperimentRecords) -> Iterator[str]:
             where += f": {group[0].method}" if len(group) == 1 else ""
             made.append(chart(svg, where))
     if made:
-        yield f"<h3>Training</h3><p class='caption'>{TRAINING}</p>"
-        yield charts(made)
+        yield folded("Training", f"<p class='caption'>{TRAINING}</p>{charts(made)}")
 
 
 def _notes(data: ExperimentRecords) -> str:
@@ -140,4 +148,6 @@ def _notes(data: ExperimentRecords) -> str:
         f"<li>{escape('; '.join(dict.fromkeys(methods)))} {badge(preset)}: {escape(note)}</li>"
         for (preset, note), methods in methods_by_note.items()
     ]
-    return f'<h3>Notes from training</h3><ul class="notes">{"".join(notes)}</ul>' if notes else ""
+    return (
+        folded("Notes from training", f'<ul class="notes">{"".join(notes)}</ul>') if notes else ""
+    )

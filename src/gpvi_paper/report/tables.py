@@ -47,7 +47,7 @@ def _side_by_side(data: ExperimentRecords, table: Table) -> str:
         '<tr><th rowspan="2">Method</th>',
         *(
             f'<th colspan="{len(group)}" class="group" title="{escape(metric.meaning)}">'
-            f"{_with_arrow(metric)}</th>"
+            f"{with_arrow(metric)}</th>"
             for metric, group in groups.items()
         ),
         "</tr><tr>",
@@ -78,7 +78,7 @@ def _stacked(data: ExperimentRecords, table: Table) -> str:
     """Return a table with one row per method and preset, and one column per metric."""
     shown = {row.rpartition("/")[2] for record in data.records for row in record.rows}
     metrics = [data.metrics[name] for name in table.metrics if name in shown]
-    head = "".join(f'<th title="{escape(m.meaning)}">{_with_arrow(m)}</th>' for m in metrics)
+    head = "".join(f'<th title="{escape(m.meaning)}">{with_arrow(m)}</th>' for m in metrics)
     names, first = [m.label for m in metrics], [False] * len(metrics)
 
     def rows(case: str) -> Iterator[str]:
@@ -131,6 +131,11 @@ def _floor_rows(
         summary = record.summary(metric.floor or "") if record else None
         cells.append(_number(summary, data.metrics[metric.floor or metric.key]) if summary else "")
     yield _row("<em>exact draws</em>", cells, names, first)
+
+
+def cell_html(data: ExperimentRecords, label: str, metric: Metric, preset: str, case: str) -> str:
+    """Return the number of a method under a preset on a problem, as the tables show it; "" if there is none."""
+    return _cell(data, label, Column(metric, preset), case)
 
 
 def _cell(
@@ -203,7 +208,7 @@ def _row(name: str, cells: Sequence[str], names: Sequence[str], first: Sequence[
 
 def _with_caption(table: Table, metrics: Sequence[Metric], head: str, body: Iterable[str]) -> str:
     meanings = "".join(
-        f"<div><dt>{_with_arrow(m)}</dt><dd>{escape(m.meaning)}</dd></div>" for m in metrics
+        f"<div><dt>{with_arrow(m)}</dt><dd>{escape(m.meaning)}</dd></div>" for m in metrics
     )
     return (
         f"<h3>{escape(table.title)}</h3><div class='scroll'><table><thead>{head}</thead>"
@@ -212,7 +217,7 @@ def _with_caption(table: Table, metrics: Sequence[Metric], head: str, body: Iter
     )
 
 
-def _with_arrow(metric: Metric) -> str:
+def with_arrow(metric: Metric) -> str:
     """Return the label of a metric, with an arrow up or down if higher or lower is better."""
     if metric.better is None:
         return escape(metric.label)

@@ -1,4 +1,4 @@
-"""`gpvi run` and `gpvi demo` answer in words, in JSON and in exit codes, and resume."""
+"""`gpvi run` answers in words, in JSON and in exit codes, and resumes."""
 
 import dataclasses
 import json
@@ -127,16 +127,6 @@ def test_run_in_json_prints_nothing_else(quick, tmp_path):
 def test_all_methods_by_default(quick, tmp_path):
     assert call("run", "blr", "--preset", "paper", "--out", tmp_path).exit_code == 0
     assert [q[1] for q in quick] == list(EXPERIMENTS["blr"].recipes("paper"))
-
-
-def test_demo_ends_with_the_path_of_the_page(quick, tmp_path):
-    result = call("demo", "--out", tmp_path)
-    assert result.exit_code == 0, result.output
-    assert result.stdout.splitlines()[-1] == str(tmp_path / "index.html")
-    assert (tmp_path / "index.html").is_file()
-    assert ("energy", "GPVI (default)", "demo", (0,)) in quick
-    assert "KL" in result.stdout
-    assert len(records.find([tmp_path / "runs"])) == len(quick)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ print(*first, *sorted(m for m in set(sys.modules) - before if m.startswith("gpvi
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     package = "gpvi_paper.experiments.linear"
     assert done.stdout.split() == [
-        "16",
+        "17",
         "True",
         "blr",
         package,

@@ -8,12 +8,14 @@ import re
 import shutil
 import struct
 import subprocess
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from gpvi_paper import report
 from gpvi_paper.experiments import EXPERIMENTS
-from gpvi_paper.records import Summary
+from gpvi_paper.records import Summary, search
 from gpvi_paper.report import tables
 from made_records import made
 
@@ -162,6 +164,16 @@ def test_a_record_of_an_unknown_experiment_does_not_stop_the_page(records):
 
 def test_the_same_records_give_the_same_page(records, page):
     assert report.render(records) == page
+
+
+@pytest.mark.slow
+def test_the_page_of_all_records_is_small():
+    """Below 4 MB, with every heading in order."""
+    results = Path(__file__).parents[3] / "results"
+    page = report.render(search([results]).records)
+    assert len(page.encode()) < 4_000_000
+    levels = [int(level) for level in re.findall(r"<h(\d)", page)]
+    assert levels[0] == 1 and all(after <= before + 1 for before, after in pairwise(levels))
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")

@@ -17,6 +17,8 @@ COLUMNS = 5
 """Panels side by side."""
 SHADES, FINER = 40, 9
 """Number of shades, which look smooth in a file a tenth as large as with all shades; and pixels per grid point."""
+MAP_DPI = 100
+"""Of a map beside many others, whose shades are soft."""
 CLASS_COLOURS = (CYCLE[1], CYCLE[2], CYCLE[3], CYCLE[6])
 
 
@@ -31,7 +33,7 @@ def map_panel(
     with canvas.figure(2.3, 2.3) as (figure, axes):
         canvas.bare(figure, axes)
         draw_map(axes, sd, highest, inputs, labels, half_width)
-        return canvas.png(figure)
+        return canvas.few_colours(canvas.png(figure, dpi=MAP_DPI))
 
 
 def maps_chart(

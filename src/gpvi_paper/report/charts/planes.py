@@ -1,14 +1,12 @@
 """Densities and draws in the plane, as square panels."""
 
-import io
-
 import numpy as np
 
 from gpvi_paper.report.charts import canvas
 from gpvi_paper.report.charts.canvas import ACCENT
 
-COLOURS = 64
-"""Colours of a panel with dots and lines."""
+DOT_COLOURS = 32
+"""Colours of a panel with dots over lines."""
 
 
 def density_panel(density: np.ndarray) -> bytes:
@@ -21,7 +19,7 @@ def density_panel(density: np.ndarray) -> bytes:
             extent=(-1, 1, -1, 1),
             interpolation="bilinear",
         )
-        return canvas.png(figure)
+        return canvas.few_colours(canvas.png(figure))
 
 
 def draws_panel(density: np.ndarray, draws: np.ndarray, half_width: float) -> bytes:
@@ -32,14 +30,4 @@ def draws_panel(density: np.ndarray, draws: np.ndarray, half_width: float) -> by
         axes.contour(axis, axis, density, (0.1, 0.6), colors="#8a8f98", linewidths=0.7, alpha=0.9)
         axes.scatter(draws[:, 0], draws[:, 1], s=2.2, color=ACCENT, alpha=0.55, linewidths=0)
         axes.set(xlim=(-half_width, half_width), ylim=(-half_width, half_width))
-        return _few_colours(canvas.png(figure))
-
-
-def _few_colours(png: bytes) -> bytes:
-    """Reduce a PNG of dots and lines to a palette: a quarter of the size, with no visible difference."""
-    from PIL import Image
-
-    small = io.BytesIO()
-    with Image.open(io.BytesIO(png)) as image:
-        image.quantize(COLOURS, method=Image.Quantize.FASTOCTREE).save(small, "png", optimize=True)
-    return small.getvalue()
+        return canvas.few_colours(canvas.png(figure), DOT_COLOURS)

@@ -23,6 +23,9 @@ RUN = [
     "docs/get-started.md",
     "docs/models.md",
     "docs/networks.md",
+    "docs/exploration.md",
+    "docs/numpyro.md",
+    "docs/pymc.md",
     "docs/own-networks.md",
 ]
 """Pages whose Python blocks run in order, beside the tutorials and write-your-own.md, which has tests of its own."""

@@ -72,7 +72,6 @@ def beyond_three(x):
 METHODS = {
     "l2": gpvi.GPVI(generator=Linear(), gradient="l2", particles=128),
     "pathwise": gpvi.GPVI(generator=Linear(), particles=128),
-    "functional": gpvi.GPVI(generator=Linear(), gradient="functional", particles=64),
     "mean field": gpvi.MeanFieldVI(particles=128),
     "full rank": gpvi.FullRankVI(particles=128),
     "flow": gpvi.NormalizingFlow(particles=128),

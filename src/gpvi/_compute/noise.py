@@ -23,6 +23,9 @@ def normal(key: PRNGKeyArray, shape: tuple[int, int], dtype: DTypeLike) -> Float
     """The same numbers as `jax.random.normal(key, shape, dtype)`."""
 
     def by_jax(key: PRNGKeyArray) -> Array:
+        """As one row where no mesh may split it: on a CPU that compiles in a sixth of the time."""
+        if jax.sharding.get_abstract_mesh().empty:
+            return jax.random.normal(key, (shape[0] * shape[1],), dtype).reshape(shape)
         return jax.random.normal(key, shape, dtype)
 
     written_out = (

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Scalar
 
+from gpvi._compute.noise import normal
 from gpvi.exploration.modes import labelled
 from gpvi.exploration.tempering import Islands, temper
 from gpvi.targets.coordinates import Whitened
@@ -251,8 +252,7 @@ def wide_scale(density: Density, *, key: PRNGKeyArray) -> tuple[Scalar, Scalar]:
 
     def look(each: tuple[Array, Array]) -> tuple[Scalar, Scalar]:
         scale, key = each
-        normal = jax.random.normal(key, (LOOKED_AT, density.dim), density.dtype)
-        values = density.log_densities(scale * normal)
+        values = density.log_densities(scale * normal(key, (LOOKED_AT, density.dim), density.dtype))
         finite = jnp.isfinite(values)
         typical = jnp.quantile(jnp.where(finite, values, -jnp.finfo(values.dtype).max), 0.9)
         return typical, finite.mean()

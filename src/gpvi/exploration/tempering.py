@@ -18,9 +18,10 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Scalar
 
+from gpvi._compute.noise import normal
 from gpvi.targets.density import Density
 
-DEGREES = 3.0
+DEGREES = 3
 """Degrees of freedom of the wide end: with Gaussian tails the weights of a heavy-tailed posterior are unbounded."""
 LEAPFROGS = 2
 """Leapfrog steps of a move: many short moves mix the energy better than few long ones."""
@@ -87,7 +88,9 @@ def begin(
     """Draw the particles of each island from its wide end."""
     dim, dtype, count = density.dim, density.dtype, len(scales)
     scales = jnp.asarray(scales, dtype)
-    standard = jax.random.t(key, DEGREES, (count, particles, dim), dtype)
+    noise = normal(key, ((1 + DEGREES) * count * particles, dim), dtype)
+    first, *others = noise.reshape(1 + DEGREES, count, particles, dim)
+    standard = first * jnp.sqrt(DEGREES / sum(other**2 for other in others))
     points = scales[:, None, None] * standard
     log_density, score = _evaluated(density, points.reshape(-1, dim))
     ones = jnp.ones(count, dtype)
@@ -278,7 +281,7 @@ def _move(
     cooled, heated = island.temperature, 1 - island.temperature
     jitter = jax.random.uniform(jitter_key, (n, 1), dtype, -JITTER, JITTER)
     step = island.step_size * jnp.exp(jitter) * spread
-    momentum = jax.random.normal(momentum_key, points.shape, dtype)
+    momentum = normal(momentum_key, points.shape, dtype)
 
     def force(x: Float[Array, "n d"], score: Float[Array, "n d"]) -> Float[Array, "n d"]:
         return cooled * score + heated * _wide_score(x, island.scale)

@@ -10,7 +10,6 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from gpvi._compute.outer_products import added_up, norm
 from gpvi.directions import functional_direction
 from gpvi.directions.functional import restricted
-from gpvi.directions.repulsion import repelling
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import AbstractGenerator, Generator, Triangular
 from gpvi.generators.noise import standard_normal
@@ -29,7 +28,7 @@ from gpvi.specs import (
     resolve,
     spec,
 )
-from gpvi.targets.density import Density, evaluate
+from gpvi.targets.density import Density, Evaluation, evaluate
 
 ROUNDS = (500, 1_000, 2_000, 4_000)
 """Steps in each round if `steps` is not given."""
@@ -167,16 +166,14 @@ class GPVI(Method):
         z_key, z_prime_key = jax.random.split(key)
         z = standard_normal(generator, n, key=z_key)
         z_prime = z if self.batches == 1 else standard_normal(generator, n, key=z_prime_key)
-        x_prime = jax.vmap(generator)(z_prime)
-        at = evaluate(target, x_prime, batch)
-        score, weight = repelling(at, x_prime)
+        at = evaluate(target, jax.vmap(generator)(z_prime), batch)
         functional = functional_direction(
-            generator, kernel, as_solver(self.solver), state.auxiliary, z_prime, score, z
+            generator, kernel, as_solver(self.solver), state.auxiliary, z_prime, at.score, z
         )
         _, pull = push(Sampler(generator), z)
         gradient = pull.products(functional.direction / n).generator
         if kernel.coordinates == "head":
-            gradient = _with_scales(gradient, generator, z_prime, score, weight, functional.inverse)
+            gradient = _with_scales(gradient, generator, z_prime, at, functional.inverse)
         info = {
             "log_density": at.mean(at.log_density),
             "direction": jnp.sqrt((functional.direction**2).sum(1).mean()),
@@ -251,12 +248,11 @@ def _with_scales(
     gradient: PyTree,
     generator: AbstractGenerator,
     z_prime: Float[Array, "n d"],
-    score: Float[Array, "n d"],
-    weight: Float[Array, " n"],
+    at: Evaluation,
     inverse: Float[Array, "n k k"] | None,
 ) -> PyTree:
     """Replace the gradient of the tail's scales by the pathwise one, since a kernel on the head gives them none."""
-    by_path = scale_gradient(generator, z_prime, weight[:, None] * score, weight, inverse)
+    by_path = scale_gradient(generator, z_prime, at.weight[:, None] * at.score, at.weight, inverse)
     return jax.tree.map(
         lambda is_scale, along, by: by if is_scale else along,
         generator.scale_parameters(),

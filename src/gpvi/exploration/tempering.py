@@ -277,11 +277,11 @@ def _move(
     """Move every particle of one island by Hamiltonian Monte Carlo, and adapt the step size."""
     momentum_key, jitter_key, accept_key = jax.random.split(key, 3)
     points, dtype = island.points, island.points.dtype
-    n = len(points)
+    n, dim = points.shape
     cooled, heated = island.temperature, 1 - island.temperature
     jitter = jax.random.uniform(jitter_key, (n, 1), dtype, -JITTER, JITTER)
     step = island.step_size * jnp.exp(jitter) * spread
-    momentum = normal(momentum_key, points.shape, dtype)
+    momentum = normal(momentum_key, (n, dim), dtype)
 
     def force(x: Float[Array, "n d"], score: Float[Array, "n d"]) -> Float[Array, "n d"]:
         return cooled * score + heated * _wide_score(x, island.scale)

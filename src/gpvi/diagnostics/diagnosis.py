@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpvi._html import paragraph, table
 from gpvi.diagnostics import mcmc, stein, verdict, witness
 from gpvi.diagnostics.folding import conditioning, fold_fraction
+from gpvi.diagnostics.images import Image, unvisited_image
 from gpvi.diagnostics.importance import (
     Weighting,
     draw_weighted,
@@ -94,6 +95,8 @@ class Diagnosis:
     explored
         What independent islands say: their log Z, whether they are healthy, and what they found that the draws miss.
         None where the posterior could not be explored.
+    image
+        Mirror images or permutations of the draws at which log p is as large, and which the draws hardly visit.
     notes
         What training reported.
     """
@@ -120,6 +123,7 @@ class Diagnosis:
     ess: float | None = None
     divergences: int | None = None
     explored: Witness | None = None
+    image: Image | None = None
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -164,21 +168,7 @@ class Diagnosis:
                 f"{self.missing:.1%}",
                 "of the posterior, by other estimates of its evidence",
             )
-        if self.explored is not None:
-            yield (
-                "explored log evidence",
-                f"{self.explored.log_evidence:.4f} ± {self.explored.se:.4f}",
-                f"by independent islands of particles, with {self.explored.gradients:,} gradients"
-                if self.explored.healthy
-                else "by islands that could not follow everywhere: they do not count against the draws",
-            )
-            yield (
-                "explored, unseen",
-                f"{self.explored.unseen:.1%}",
-                "of the posterior, found by islands and hardly visited by the draws",
-            )
-            if self.explored.eubo is not None:
-                yield "EUBO", f"{self.explored.eubo:.4f}", "an upper bound on log evidence"
+        yield from self._unvisited_rows()
         if self.fold is not None:
             yield "fold fraction", f"{self.fold:.3f}", f"densities are {self.density}"
             yield (
@@ -218,6 +208,26 @@ class Diagnosis:
                 f"{self.rejected:.3f}",
                 "share of draws at which log p was not finite",
             )
+
+    def _unvisited_rows(self) -> Iterator[tuple[str, str, str]]:
+        """What is known of places that the draws do not visit."""
+        if self.explored is not None:
+            yield (
+                "explored log evidence",
+                f"{self.explored.log_evidence:.4f} ± {self.explored.se:.4f}",
+                f"by independent islands of particles, with {self.explored.gradients:,} gradients"
+                if self.explored.healthy
+                else "by islands that could not follow everywhere: they do not count against the draws",
+            )
+            yield (
+                "explored, unseen",
+                f"{self.explored.unseen:.1%}",
+                "of the posterior, found by islands and hardly visited by the draws",
+            )
+            if self.explored.eubo is not None:
+                yield "EUBO", f"{self.explored.eubo:.4f}", "an upper bound on log evidence"
+        if self.image is not None:
+            yield "image, unseen", f"{self.image.share:.1%}", self.image.which
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -275,8 +285,9 @@ def diagnose_generator(
         witness.evidence_of(exploration),
         dtype=density.dtype,
     )
-    if heard is not None:
-        missing = max(missing or 0.0, heard.unseen)
+    image = unvisited_image(density, generator, drawn, summary) if kind == "exact" else None
+    found = [each for each in (heard and heard.unseen, image and image.share) if each is not None]
+    missing = max([missing or 0.0, *found]) if found else missing
     u = jax.vmap(density.affine.inverse)(drawn.x[: stein.POINTS])
     score = _scores(density, u)
     affine = density.affine
@@ -306,6 +317,7 @@ def diagnose_generator(
         missing=missing,
         weighting=moments,
         explored=heard,
+        image=image,
         notes=notes,
         **summary._asdict(),
         **_stein_checks(u, score, stein_key),

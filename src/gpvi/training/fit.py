@@ -7,7 +7,7 @@ left to the library, `fit` trains in rounds and attempts (`stopping`).
 import contextlib
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import equinox as eqx
@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from gpvi.errors import InputError, TrainingWarning, warn
-from gpvi.exploration.search import once_explored
+from gpvi.exploration.search import Exploration, once_explored
 from gpvi.methods import Method, as_method
 from gpvi.methods.base import State
 from gpvi.parallel import hosts
@@ -253,10 +253,16 @@ def fit_seeds(
         prepared = prepare(
             targets, method, batch_size, inits, saves, keys=list(start_keys), seeds=seeds
         )
+        explored = [
+            once_explored(density, key=jax.random.fold_in(own_key, 1))
+            for density, own_key in zip(prepared.densities, start_keys, strict=True)
+        ]
         meter.update(0, "compiling")
         states = [
-            first_state(method, density, optimizer, own, key=own_key)
-            for density, own, own_key in zip(prepared.densities, inits, init_keys, strict=True)
+            first_state(method, density, optimizer, own, found, key=own_key)
+            for density, own, found, own_key in zip(
+                prepared.densities, inits, explored, init_keys, strict=True
+            )
         ]
         (density, shared), (state, _) = _stack(prepared.densities, share=True), _stack(states)
         devices = for_seeds(checked_mesh(mesh, method), seeds)
@@ -268,11 +274,19 @@ def fit_seeds(
         stacked, training = train(
             plan, program, plan.place_target(density), state, watch, key=run_key
         )
-    return [_unstacked(stacked, training, method, prepared, seed) for seed in range(seeds)]
+    return [
+        _unstacked(stacked, training, method, prepared, found, seed)
+        for seed, found in enumerate(explored)
+    ]
 
 
 def _unstacked(
-    stacked: State, training: Training, method: Method, prepared: Prepared, seed: int
+    stacked: State,
+    training: Training,
+    method: Method,
+    prepared: Prepared,
+    explored: Callable[[], Exploration | None],
+    seed: int,
 ) -> Posterior:
     """Return the posterior of one seed."""
     arrays, static = eqx.partition(stacked, eqx.is_array)
@@ -283,7 +297,7 @@ def _unstacked(
         notes=(*training.notes, *prepared.notes[seed]),
     )
     start, target = prepared.starts[seed], prepared.targets[seed]
-    return Posterior.from_training(method, target, start, state, own)
+    return Posterior.from_training(method, target, start, state, own, explored)
 
 
 def _locked(saves: Checkpoints | None) -> contextlib.AbstractContextManager[None]:

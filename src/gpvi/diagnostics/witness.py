@@ -22,7 +22,6 @@ from gpvi.diagnostics.verdict import TOLERATED_MISSING
 from gpvi.errors import NotAvailableError
 from gpvi.exploration.search import Exploration
 from gpvi.generators import AbstractGenerator
-from gpvi.generators.noise import log_standard_normal
 
 TOO_SMALL = math.log(20)
 """Nats: where log q lies this far below log p − log Z, the draws hardly visit the posterior."""
@@ -132,8 +131,4 @@ def _significant(
 
 @eqx.filter_jit
 def _log_q(generator: AbstractGenerator, x: Float[Array, "k n d"]) -> Float[Array, " m"]:
-    def at(x: Float[Array, " d"]) -> Array:
-        z = generator.inverse(x)
-        return log_standard_normal(z) - generator.log_det(z)[1]
-
-    return jax.lax.map(at, x.reshape(-1, x.shape[-1]), batch_size=256)
+    return jax.lax.map(generator.log_prob, x.reshape(-1, x.shape[-1]), batch_size=256)

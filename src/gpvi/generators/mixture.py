@@ -197,8 +197,9 @@ class Mixture(Generator):
         return f"a mixture of {self.components} components, each {kind}"
 
     def build(self, dim: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> MixtureMap:
-        """Build the mixture with K equally heavy components, all around the origin."""
-        keys = jax.random.split(key, self.components)
+        """Build the mixture with K equally heavy components, each around a standard normal draw."""
+        build_key, place_key = jax.random.split(key)
+        keys = jax.random.split(build_key, self.components)
         generators = eqx.filter_vmap(lambda own: self.component.build(dim, key=own, dtype=dtype))(
             keys
         )
@@ -207,6 +208,6 @@ class Mixture(Generator):
                 f"the components are {self.component}, which may fold, so that the density of a mixture would be "
                 "wrong. Use FullRank or Triangular."
             )
-        origin = jnp.zeros((self.components, dim), dtype)
-        affines = jax.vmap(lambda at: Affine(at, jnp.eye(dim, dtype=dtype)))(origin)
-        return MixtureMap(generators, affines, origin[:, 0])
+        places = jax.random.normal(place_key, (self.components, dim), dtype)
+        affines = jax.vmap(lambda place: Affine(place, jnp.eye(dim, dtype=dtype)))(places)
+        return MixtureMap(generators, affines, jnp.zeros(self.components, dtype))

@@ -34,7 +34,7 @@ from gpvi.training.arguments import check_arguments, check_one_form, check_watch
 from gpvi.training.checkpoint import Checkpoints, Log, identity, probes
 from gpvi.training.context import check_context
 from gpvi.training.loop import Callback, Watch, label, train
-from gpvi.training.mixture import mixture_for
+from gpvi.training.mixtures.rival import mixture_for
 from gpvi.training.preparation import Prepared, default_batch_size, first_state, planned, prepare
 from gpvi.training.program import Plan, compile_chunk, limit_chunk_time, stacked
 from gpvi.training.stopping import Candidate, Judge, best_attempt

@@ -113,6 +113,10 @@ Rival = Callable[["Judge"], Candidate | None]
 """Trains a mixture where several modes were found, once, and has it judged; None where there is nothing to gain."""
 
 
+def _no_rival(judge: "Judge") -> None:
+    """No mixture is tried."""
+
+
 def importance_of_draws(
     density: Density, generator: AbstractGenerator, *, key: PRNGKeyArray
 ) -> Importance:
@@ -131,7 +135,7 @@ class Judge:
         self,
         density: Density,
         references: Callable[[], Sequence[ReferenceEvidence | None]],
-        rival: Rival = lambda judge: None,
+        rival: Rival = _no_rival,
         *,
         key: PRNGKeyArray,
     ):
@@ -171,7 +175,7 @@ def best_attempt(
     density: Density,
     initial: InitialEvidence | None,
     explored: Callable[[], Exploration | None],
-    rival: Rival = lambda judge: None,
+    rival: Rival = _no_rival,
     *,
     key: PRNGKeyArray,
 ) -> tuple[Method, State, Training]:
@@ -187,6 +191,7 @@ def best_attempt(
     )
     attempts: list[Candidate] = []
     reports: list[str] = []
+    mixture: Candidate | None = None
     while len(attempts) < ATTEMPTS:
         judge = Judge(density, references, rival, key=judge_key)
         try:
@@ -204,16 +209,19 @@ def best_attempt(
         reports.append("; ".join([str(assessment), *training.notes]))
         other = judge.rival() if finished and not assessment.settled else None
         if other is not None and other.assessment.rank > assessment.rank:
-            attempts.append(other)
-            reports.append("; ".join([str(other.assessment), *other.training.notes]))
+            mixture = other
             break
-        rival = lambda judge: None  # noqa: E731
+        rival = _no_rival
         if assessment.trusted or not finished:
             break
+    if mixture is not None:
+        attempts.append(mixture)
     best = max(attempts, key=lambda each: each.assessment.rank)
-    if len(reports) == 1:
+    if len(attempts) == 1 == len(reports):
         return best.method, best.state, best.training
     notes = [f"attempt {i + 1} of {len(reports)}: {each}" for i, each in enumerate(reports)]
+    if mixture is not None:
+        notes.append("; ".join([f"a mixture: {mixture.assessment}", *mixture.training.notes]))
     if not best.assessment.trusted:
         warn(f"no attempt can be trusted; {'; '.join(notes)}", TrainingWarning)
     interrupted = any(each.training.interrupted for each in attempts)

@@ -37,7 +37,6 @@ from gpvi.diagnostics.verdict import (
 from gpvi.diagnostics.witness import Witness
 from gpvi.exploration.search import Exploration, log_mean
 from gpvi.generators import Preconditioned
-from gpvi.generators.noise import standard_normal
 from gpvi.methods.carriers import Chains, Particles, Population
 from gpvi.targets.coordinates import Whitened
 from gpvi.targets.density import scores
@@ -308,7 +307,7 @@ def diagnose_generator(
             explored=heard is not None,
         )
     )
-    z = standard_normal(generator, min(draws, CONDITIONED), key=condition_key)
+    z = generator.noise(min(draws, CONDITIONED), key=condition_key)
     return Diagnosis(
         verdict=judged,
         fold=fold,

@@ -11,13 +11,18 @@ from gpvi._compute.outer_products import added_up, norm
 from gpvi.directions import functional_direction
 from gpvi.directions.functional import restricted
 from gpvi.errors import InputError, NotAvailableError
-from gpvi.generators import AbstractGenerator, Generator, Triangular
+from gpvi.generators import AbstractGenerator, Generator, Mixture, Triangular
 from gpvi.generators.noise import standard_normal
 from gpvi.kernels import Kernel, OnNoise
 from gpvi.methods.base import About, Info, Learner, Method, State, built, require_batches
 from gpvi.methods.carriers import Sampler
 from gpvi.methods.pullback import push, scale_gradient
-from gpvi.methods.reverse_kl import default_draws, l2_gradient, pathwise_gradient
+from gpvi.methods.reverse_kl import (
+    default_draws,
+    l2_gradient,
+    mixture_gradient,
+    pathwise_gradient,
+)
 from gpvi.solvers import ExactSolver, Solver, as_solver
 from gpvi.specs import (
     is_number,
@@ -107,6 +112,11 @@ class GPVI(Method):
                 f"solver is {self.solver!r}, which gives J^{{-T}}∇k for kernel gradients only, so gradient='l2' cannot "
                 "use it. Use solver='block' (exact and faster), 'dense', 'bicgstab' or 'gmres'."
             )
+        if isinstance(self.generator, Mixture) and self.gradient != "pathwise":
+            raise NotAvailableError(
+                f"gradient is {self.gradient!r}, which is pulled back through one map, and a mixture has several. Use "
+                "gradient='pathwise' for a mixture."
+            )
         share = self.pathwise_share
         if share is not None and (not is_number(share) or not 0 <= share <= 1):
             raise InputError(f"pathwise_share is {share!r}; it must be a number from 0 to 1.")
@@ -124,13 +134,10 @@ class GPVI(Method):
         return tuple(self.first_round * 2**number for number in range(len(ROUNDS)))
 
     def choices(self, dim: int) -> str:
-        """Describe the generator, if it is `Triangular`, and the draws per step."""
+        """Describe the generator, if it has something to say, and the draws per step."""
+        generator = self.generator.choices(dim)
         draws = f"{self._draws(dim)} draws per step"
-        return (
-            f"{self.generator.choices(dim)}, {draws}"
-            if isinstance(self.generator, Triangular)
-            else draws
-        )
+        return f"{generator}, {draws}" if generator else draws
 
     def init(
         self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
@@ -213,8 +220,12 @@ class GPVI(Method):
     ) -> Gradient:
         """Return the gradient of Eq. 3."""
         generator = state.learner.model
-        z = standard_normal(generator, self._draws(generator.dim), key=key)
-        gradient, info = pathwise_gradient(generator, target, z, batch)
+        draws = self._draws(generator.dim)
+        if isinstance(self.generator, Mixture):
+            gradient, info = mixture_gradient(generator, target, draws, batch, key=key)
+        else:
+            z = standard_normal(generator, draws, key=key)
+            gradient, info = pathwise_gradient(generator, target, z, batch)
         return gradient, state.auxiliary, info
 
     def _l2(self, target: Density, state: State, batch: PyTree, key: PRNGKeyArray) -> Gradient:

@@ -12,11 +12,10 @@ from typing import Any, Literal
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpvi.errors import InputError, TrainingWarning, warn
 from gpvi.exploration.search import Exploration, once_explored
@@ -35,9 +34,13 @@ from gpvi.training.arguments import check_arguments, check_one_form, check_watch
 from gpvi.training.checkpoint import Checkpoints, Log, identity, probes
 from gpvi.training.context import check_context
 from gpvi.training.loop import Callback, Watch, label, train
+from gpvi.training.mixtures.rival import mixture_for
 from gpvi.training.preparation import Prepared, default_batch_size, first_state, planned, prepare
-from gpvi.training.program import Plan, compile_chunk, limit_chunk_time
-from gpvi.training.stopping import Judge, best_attempt
+from gpvi.training.program import Plan, compile_chunk, limit_chunk_time, stacked
+from gpvi.training.stopping import Candidate, Judge, best_attempt
+
+RIVAL = 1_000
+"""A mixture draws from the key folded with this number; attempts from those with smaller ones."""
 
 
 def fit(
@@ -164,12 +167,20 @@ def fit(
             own_key = jax.random.fold_in(run_key, number)
             return train(plan, program, placed, state, watch, key=own_key)
 
+        def rival(judge: Judge) -> Candidate | None:
+            meter.update(plan.rounds[0], "judging; a mixture where there are several modes")
+            own_key = jax.random.fold_in(run_key, RIVAL)
+            return mixture_for(plan.method, density, explored(), judge.assess, key=own_key)
+
         if plan.rounds:
-            state, training = best_attempt(attempt, placed, start.evidence, explored, key=run_key)
+            trained = best_attempt(
+                plan.method, attempt, placed, start.evidence, explored, rival, key=run_key
+            )
         else:
-            state, training = attempt(0)
+            trained = (plan.method, *attempt(0))
+    method, state, training = trained
     training = dataclasses.replace(training, notes=(*training.notes, *notes))
-    return Posterior.from_training(plan.method, density.target, start, state, training, explored)
+    return Posterior.from_training(method, density.target, start, state, training, explored)
 
 
 def fit_seeds(
@@ -264,24 +275,24 @@ def fit_seeds(
                 prepared.densities, inits, explored, init_keys, strict=True
             )
         ]
-        (density, shared), (state, _) = _stack(prepared.densities, share=True), _stack(states)
+        (density, shared), (state, _) = stacked(prepared.densities, share=True), stacked(states)
         devices = for_seeds(checked_mesh(mesh, method), seeds)
         plan = Plan(method, optimizer, steps, batch_size, seeds=seeds, shared=shared, mesh=devices)
         program = compile_chunk(plan, density, state)
         if saves is not None:
             _identify(saves, prepared, plan, density, state, init, key)
         watch = Watch(meter, log=None if saves is None else Log(saves, 0))
-        stacked, training = train(
+        ended, training = train(
             plan, program, plan.place_target(density), state, watch, key=run_key
         )
     return [
-        _unstacked(stacked, training, method, prepared, found, seed)
+        _unstacked(ended, training, method, prepared, found, seed)
         for seed, found in enumerate(explored)
     ]
 
 
 def _unstacked(
-    stacked: State,
+    ended: State,
     training: Training,
     method: Method,
     prepared: Prepared,
@@ -289,7 +300,7 @@ def _unstacked(
     seed: int,
 ) -> Posterior:
     """Return the posterior of one seed."""
-    arrays, static = eqx.partition(stacked, eqx.is_array)
+    arrays, static = eqx.partition(ended, eqx.is_array)
     state = eqx.combine(jax.tree.map(lambda a: a[seed], arrays), static)
     own = dataclasses.replace(
         training,
@@ -322,23 +333,6 @@ def _identify(
     distinct = {id(target): target for target in targets}.values()
     probed = [value for target in distinct for value in probes(target)]
     saves.identify(who, probed, prepared.starts, stacked=plan.seeds is not None)
-
-
-def _stack(trees: Sequence[PyTree], *, share: bool = False) -> tuple[PyTree, tuple[bool, ...]]:
-    """Stack the arrays of trees of one structure along a new first axis.
-
-    With `share`, an array that all trees hold in common is not stacked; the second result says which these are. What
-    is not an array is taken from the first tree.
-    """
-    arrays = [eqx.filter(tree, eqx.is_array) for tree in trees]
-    static = eqx.filter(trees[0], eqx.is_array, inverse=True)
-    leaves = list(zip(*(jax.tree.leaves(tree) for tree in arrays), strict=True))
-    shared = tuple(share and all(leaf is each[0] for leaf in each) for each in leaves)
-    stacked = jax.tree.unflatten(
-        jax.tree.structure(arrays[0]),
-        [each[0] if same else jnp.stack(each) for each, same in zip(leaves, shared, strict=True)],
-    )
-    return eqx.combine(stacked, static), shared
 
 
 def _advise(target: Target) -> None:

@@ -1,5 +1,7 @@
 """From a generator to Markov chains: exact on Gaussians, honest about what it did, refused where it cannot be right."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,6 +47,12 @@ def with_generator(target, weight, factor=FACTOR):
     )
 
 
+def generator_of(posterior):
+    """What the chains started from."""
+    assert posterior.trained is not None
+    return posterior.trained
+
+
 def by_chain(posterior):
     return np.asarray(posterior.model.by_chain(posterior.particles))
 
@@ -71,10 +79,10 @@ def test_the_chains_have_the_moments_of_the_posterior(exact):
 
 def test_in_the_noise_of_an_exact_generator_they_are_standard_normal(exact):
     with jax.enable_x64(True):
-        z = np.asarray(jax.vmap(exact.trained.generator.inverse)(exact.particles))
+        z = np.asarray(jax.vmap(generator_of(exact).generator.inverse)(exact.particles))
     moments_agree(np.asarray(exact.model.by_chain(z)), np.zeros(3), np.eye(3))
     history = exact.training.history
-    assert history["acceptance"][refinement.BLOCK :].mean() > 0.85
+    assert history["acceptance"][refinement.BLOCK :].mean() > 0.75
     assert exact.model.divergences == 0
     assert mcmc.summary(by_chain(exact)).rhat.max() < 1.02
 
@@ -86,14 +94,14 @@ def test_what_was_done_is_told_and_counted(exact):
     leapfrogs = exact.training.history["leapfrogs"]
     assert exact.training.gradients == round(4 * leapfrogs.sum(dtype=float))
     assert exact.training.steps == len(leapfrogs) == refinement.BLOCK + 500
-    assert exact.method == gpvi.NUTS(draws=500, warmup=refinement.BLOCK, acceptance=0.9)
+    assert exact.method == gpvi.NUTS(draws=500, warmup=refinement.BLOCK)
     assert exact.size == 2_000
 
 
 def test_the_generator_is_kept_beside_the_chains(exact):
-    x, log_q = exact.trained.sample_and_log_prob(5, key=KEY)
+    x, log_q = generator_of(exact).sample_and_log_prob(5, key=KEY)
     assert x.shape == (5, 3)
-    np.testing.assert_allclose(exact.trained.log_prob(x), log_q, rtol=1e-9)
+    np.testing.assert_allclose(generator_of(exact).log_prob(x), log_q, rtol=1e-9)
     with pytest.raises(NotAvailableError, match=r"\.trained"):
         exact.refine(key=KEY)
 
@@ -115,7 +123,7 @@ def test_chains_that_missed_a_part_are_contradicted(exact):
     with jax.enable_x64(True):
         half = Chains(jnp.asarray(z), jnp.zeros(4_000, bool), jnp.asarray(1_000), 4)
     method = gpvi.NUTS(draws=1_000)
-    verdict = exact.trained.with_chains(method, half, NO_TRAINING).diagnose(key=KEY).verdict
+    verdict = generator_of(exact).with_chains(method, half, NO_TRAINING).diagnose(key=KEY).verdict
     assert verdict.level == "do not trust"
     assert "the mean of a is" in verdict.reason
     assert "below" in verdict.reason
@@ -127,12 +135,10 @@ def test_a_saved_refined_posterior_has_both(exact, tmp_path):
     np.testing.assert_array_equal(loaded.particles, exact.particles)
     assert loaded.training.gradients == exact.training.gradients
     assert loaded.training.notes == exact.training.notes
-    for n in (7,):
-        np.testing.assert_array_equal(
-            loaded.trained.sample(n, key=KEY), exact.trained.sample(n, key=KEY)
-        )
+    new, old = (generator_of(posterior).sample(7, key=KEY) for posterior in (loaded, exact))
+    np.testing.assert_array_equal(new, old)
     again = loaded.with_target(normal_target())
-    assert again.trained.target is again.target
+    assert generator_of(again).target is again.target
     found = again.diagnose(key=KEY).agreement
     assert found == exact.diagnose(key=KEY).agreement
 
@@ -147,7 +153,7 @@ def test_arviz_has_chains_and_divergences(exact):
 
 @pytest.mark.slow
 def test_the_key_decides(exact):
-    posterior = exact.trained
+    posterior = generator_of(exact)
     first, same, other = (
         np.asarray(posterior.refine(key=key, draws=250, progress=False).particles)
         for key in (1, 1, 2)
@@ -193,7 +199,7 @@ def test_exact_goes_on_until_the_chains_agree():
     moments_agree(scale, np.zeros(1), np.eye(1))
     alone = gpvi.fit(target, method, key=0, **options)
     np.testing.assert_array_equal(
-        posterior.trained.sample(5, key=KEY), alone.sample(5, key=KEY)
+        generator_of(posterior).sample(5, key=KEY), alone.sample(5, key=KEY)
     )
 
 
@@ -205,7 +211,7 @@ def test_a_budget_that_is_spent_is_told(monkeypatch):
         posterior = gpvi.fit(
             normal_target(), gpvi.FullRankVI(), key=0, exact=True, steps=100, progress=False
         )
-    assert posterior.training.gradients < 20_000
+    assert 0 < (posterior.training.gradients or 0) < 20_000
     assert "fell short" in posterior.training.notes[0]
 
 
@@ -237,15 +243,20 @@ FIT = {"key": 0, "steps": 10, "progress": False, "init": None}
 )
 def test_what_chains_cannot_start_from_is_refused(target, method, match, exact):
     """By `fit` before a step is taken, and by `refine`."""
+    run = functools.partial(gpvi.fit, target(), method(), exact=True, **FIT)
+    if not exact:
+        run = functools.partial(gpvi.fit(target(), method(), **FIT).refine, key=KEY)
     with pytest.raises(NotAvailableError, match=match):
-        posterior = gpvi.fit(target(), method(), exact=exact, **FIT)
-        assert not exact
-        posterior.refine(key=KEY)
+        run()
 
 
 def test_a_loaded_posterior_needs_its_target(exact):
     alone = Posterior(
-        exact.trained.method, exact.trained.model, exact.start, ("a", "b", "c"), NO_TRAINING
+        generator_of(exact).method,
+        generator_of(exact).model,
+        exact.start,
+        ("a", "b", "c"),
+        NO_TRAINING,
     )
     with pytest.raises(NotAvailableError, match=r"with_target"):
         alone.refine(key=KEY)
@@ -254,4 +265,4 @@ def test_a_loaded_posterior_needs_its_target(exact):
 @pytest.mark.parametrize("option", [{"draws": 0}, {"chains": 1.5}])
 def test_counts_are_checked(exact, option):
     with pytest.raises(InputError, match=r"must be a whole number"):
-        exact.trained.refine(key=KEY, **option)
+        generator_of(exact).refine(key=KEY, **option)

@@ -1022,7 +1022,9 @@ def load(path: str | os.PathLike[str], classes: Iterable[Any] = ()) -> Posterior
 
 
 def _loaded(saved: saving.Saved, trained: Posterior | None = None) -> Posterior:
-    return Posterior(**saved._asdict() | {"trained": trained})
+    posterior = Posterior(**saved._replace(trained=None)._asdict())
+    posterior.trained = trained
+    return posterior
 
 
 def _count(n: Any) -> int:

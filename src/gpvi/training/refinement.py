@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpvi.diagnostics import mcmc
 from gpvi.diagnostics.importance import DEFAULT_DRAWS, effective_share, smoothed_log_weights
-from gpvi.diagnostics.verdict import DOUBTFUL_RHAT, TRUSTED_RHAT
+from gpvi.diagnostics.verdict import DOUBTFUL_RHAT, TOLERATED_DIVERGENCES, TRUSTED_RHAT
 from gpvi.errors import NotAvailableError, TrainingWarning, warn
 from gpvi.generators import AbstractGenerator
 from gpvi.generators.noise import log_standard_normal, standard_normal
@@ -41,12 +41,8 @@ from gpvi.training.program import Plan, compile_chunk, limit_chunk_time
 
 BLOCK = 250
 """Transitions of each chain in a block; a warm-up is one block."""
-ACCEPTANCE = 0.9
-"""Higher than NUTS' usual 0.8: where q is too narrow, the density of z has steep walls."""
 WELL_MIXED_SHARE = 0.1
 """Effective draws, as a share of the draws, above which other coordinates are not tried."""
-DIVERGENT_SHARE = 0.01
-"""The share of divergent draws up to which other coordinates are not tried."""
 EXACT_DRAWS, EXACT_ESS = 1_000, 1_000
 """Of `exact=True`: the draws of each chain at first, and the effective draws (bulk and tail) to reach."""
 MOST_GRADIENTS = 2_000_000
@@ -65,7 +61,7 @@ class Mixing(NamedTuple):
     def poor(self) -> bool:
         """Whether other coordinates are worth a try."""
         few = self.ess < WELL_MIXED_SHARE * self.draws
-        return few or not self.rhat <= DOUBTFUL_RHAT or self.divergent > DIVERGENT_SHARE
+        return few or not self.rhat <= DOUBTFUL_RHAT or self.divergent > TOLERATED_DIVERGENCES
 
     def reaches(self, ess: int) -> bool:
         """Whether the chains agree and have this many effective draws."""
@@ -96,7 +92,7 @@ class Walk:
         key: PRNGKeyArray,
     ):
         init_key, self._key = jax.random.split(key)
-        method = NUTS(chains=len(starts), draws=BLOCK, warmup=BLOCK, acceptance=ACCEPTANCE)
+        method = NUTS(chains=len(starts), draws=BLOCK, warmup=BLOCK)
         state = method.moved(method.init(density, optax.identity(), key=init_key), density, starts)
         plan = limit_chunk_time(Plan(method, optax.identity(), BLOCK), density, state)
         self.where = where

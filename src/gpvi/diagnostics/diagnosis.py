@@ -17,16 +17,18 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpvi._html import paragraph, table
 from gpvi.diagnostics import mcmc, stein, verdict, witness
+from gpvi.diagnostics.agreement import Agreement, bridged, compared
 from gpvi.diagnostics.folding import conditioning, fold_fraction
 from gpvi.diagnostics.images import Image, unvisited_image
 from gpvi.diagnostics.importance import (
+    DEFAULT_DRAWS,
     Weighting,
     draw_weighted,
     importance,
     weighting,
 )
 from gpvi.diagnostics.missing_mass import InitialEvidence, missing_mass, wide_gaussian_evidence
-from gpvi.diagnostics.sampling import log_densities
+from gpvi.diagnostics.sampling import log_densities, log_prob
 from gpvi.diagnostics.verdict import (
     EVEN_SHARE,
     GOOD_K_HAT,
@@ -35,6 +37,7 @@ from gpvi.diagnostics.verdict import (
     Verdict,
 )
 from gpvi.diagnostics.witness import Witness
+from gpvi.errors import NotAvailableError
 from gpvi.exploration.search import Exploration, log_mean
 from gpvi.generators import Preconditioned
 from gpvi.methods.carriers import Chains, Particles, Population
@@ -96,6 +99,9 @@ class Diagnosis:
         None where the posterior could not be explored.
     image
         Mirror images or permutations of the draws at which log p is as large, and which the draws hardly visit.
+    agreement
+        Of a refined posterior: where its chains and the importance weights of its generator differ most, and log Z by
+        bridge sampling between the two.
     notes
         What training reported.
     """
@@ -123,6 +129,7 @@ class Diagnosis:
     divergences: int | None = None
     explored: Witness | None = None
     image: Image | None = None
+    agreement: Agreement | None = None
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -201,6 +208,7 @@ class Diagnosis:
                 "smallest over coordinates, bulk and tail",
             )
             yield "divergences", f"{self.divergences}", "should be 0"
+        yield from self._agreement_rows()
         if self.rejected > 0:
             yield (
                 "rejected draws",
@@ -227,6 +235,24 @@ class Diagnosis:
                 yield "EUBO", f"{self.explored.eubo:.4f}", "an upper bound on log evidence"
         if self.image is not None:
             yield "image, unseen", f"{self.image.share:.1%}", self.image.which
+
+    def _agreement_rows(self) -> Iterator[tuple[str, str, str]]:
+        found = self.agreement
+        if found is None:
+            return
+        if found.log_evidence is not None:
+            yield (
+                "log evidence",
+                f"{found.log_evidence:.4f} ± {found.log_evidence_se:.4f}",
+                "by bridge sampling between the chains and the generator",
+            )
+        words = _k_hat_in_words(found.importance.k_hat, found.importance.effective_share)
+        yield "k̂ of the generator", f"{found.importance.k_hat:.2f}", words
+        yield (
+            "chains less weights",
+            f"{found.shift:+.3f} sd",
+            f"in {found.quantity}, where they differ most: {abs(found.errors):.1f} combined standard errors",
+        )
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -406,6 +432,69 @@ def diagnose_chains(
         notes=notes,
         **_checked_by_score(chains, density, draws, key=key),
     )
+
+
+def with_second_witness(
+    diagnosis: Diagnosis,
+    chains: Chains,
+    generator: Preconditioned,
+    density: Whitened,
+    draws: int,
+    *,
+    key: PRNGKeyArray,
+) -> Diagnosis:
+    """Return the diagnosis of chains after comparing them with weighted draws of the generator they started from."""
+    drawn = draw_weighted(density.target, generator, draws, key=key)
+    summary, log_weights = importance(drawn.log_ratios)
+    if not summary.effective_share > 0:
+        return diagnosis
+    x = np.asarray(jax.vmap(density.affine)(chains.drawn), np.float64)
+    own = np.asarray(chains.by_chain(x))
+    found = compared(
+        own,
+        np.asarray(drawn.x, np.float64),
+        np.asarray(log_weights, np.float64),
+        density.target.names,
+    )
+    some = own[:, :: -(-len(x) // DEFAULT_DRAWS)]
+    bridge = _bridge(density, generator, some, np.asarray(drawn.log_ratios, np.float64))
+    return dataclasses.replace(
+        diagnosis,
+        agreement=Agreement(*found, summary, *bridge),
+        verdict=verdict.of_two_witnesses(
+            diagnosis.verdict, _without_divergences(diagnosis), summary, *found
+        ),
+    )
+
+
+def _without_divergences(diagnosis: Diagnosis) -> Verdict:
+    """The verdict on chains if a few divergences do not count."""
+    count, heard = diagnosis.divergences, diagnosis.explored
+    if not count or count > verdict.TOLERATED_DIVERGENCES * diagnosis.draws:
+        return diagnosis.verdict
+    assert diagnosis.rhat is not None
+    assert diagnosis.ess is not None
+    unseen = 0.0 if heard is None else heard.unseen
+    judged = verdict.of_chains(diagnosis.rhat, diagnosis.ess, 0, unseen, explored=heard is not None)
+    counted = f"{count} of {diagnosis.draws:,} draws follow a divergence"
+    return judged._replace(reason=judged.reason.replace("no divergences", counted))
+
+
+def _bridge(
+    density: Whitened,
+    generator: Preconditioned,
+    chains: Float[np.ndarray, "c n d"],
+    log_ratios: Float[np.ndarray, " m"],
+) -> tuple[float, float] | tuple[None, None]:
+    """Return log Z by bridge sampling; None if the generator has no inverse or a ratio is not finite."""
+    x = jnp.asarray(chains.reshape(-1, density.dim), density.dtype)
+    try:
+        log_q = log_prob(generator, x)
+    except NotAvailableError:
+        return None, None
+    at_chains = np.asarray(log_densities(density.target, x) - log_q, np.float64)
+    usable = np.isfinite(at_chains).all() and not np.isnan(log_ratios).any()
+    return bridged(at_chains.reshape(chains.shape[:2]), log_ratios) if usable else (None, None)
 
 
 def _heard(

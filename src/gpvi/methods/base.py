@@ -4,6 +4,7 @@ A method knows nothing of loops, files or screens; `gpvi.fit` compiles `step` an
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
@@ -290,6 +291,10 @@ class Method(ABC):
     def choices(self, dim: int) -> str:
         """Describe what the method chooses by itself in this dimension, for the progress bar; "" if nothing."""
         return ""
+
+    def gradients(self, history: Mapping[str, np.ndarray], dim: int) -> int | None:
+        """Return how many gradients of log p the steps of this history took; None, the default, if unknown."""
+        return None
 
     @property
     def fixed_draws(self) -> int | None:

@@ -1,9 +1,11 @@
 """GPVI: a generator trained by the functional gradient of the KL (Algorithm 1), or by its two exact relatives."""
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
@@ -138,6 +140,10 @@ class GPVI(Method):
         generator = self.generator.choices(dim)
         draws = f"{self._draws(dim)} draws per step"
         return f"{generator}, {draws}" if generator else draws
+
+    def gradients(self, history: Mapping[str, np.ndarray], dim: int) -> int:
+        """Return the number of draws of all steps."""
+        return self._draws(dim) * history["gradient_norm"].shape[-1]
 
     def init(
         self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray

@@ -9,13 +9,14 @@ with a smaller step.
 
 import functools
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray, PyTree, Scalar
 
@@ -153,6 +154,16 @@ class MarkovChains(Method):
         """Return the first state with the chains at other points, in the coordinates of `target`."""
         walkers = _walkers_at(target, x)
         return state._replace(auxiliary=state.auxiliary._replace(walkers=walkers))
+
+    def prolonged(self, state: State) -> State:
+        """Return a state that fills an empty table with further draws, without another warm-up."""
+        table = jax.tree.map(jnp.zeros_like, state.learner.model)
+        progress = state.auxiliary._replace(done=jnp.asarray(self.warmup, jnp.int32))
+        return State(state.learner._replace(model=table), progress)
+
+    def gradients(self, history: Mapping[str, np.ndarray], dim: int) -> int:
+        """Return the number of leapfrogs of all chains."""
+        return int(np.rint(self.chains * np.asarray(history["leapfrogs"], np.float64)).sum())
 
     def step(
         self,

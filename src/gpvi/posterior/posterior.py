@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from gpvi import specs
 from gpvi._html import paragraph, table
 from gpvi._inputs import precision
 from gpvi.diagnostics import sampling
-from gpvi.diagnostics.diagnosis import Diagnosis
+from gpvi.diagnostics.diagnosis import Diagnosis, with_second_witness
 from gpvi.diagnostics.importance import (
     DEFAULT_DRAWS,
     draw_weighted,
@@ -35,13 +35,14 @@ from gpvi.exploration.search import Exploration, once_explored
 from gpvi.generators import Preconditioned
 from gpvi.methods import Method
 from gpvi.methods.base import State
-from gpvi.methods.carriers import Sampler
+from gpvi.methods.carriers import Chains, Sampler
 from gpvi.posterior import arviz, plots, saving
 from gpvi.posterior.approximation import Approximation, Model, approximation
 from gpvi.posterior.history import Training
 from gpvi.posterior.naming import MODEL, Naming, named, named_by, naming_of
 from gpvi.posterior.start import Start
 from gpvi.posterior.summary import Summary, columns_of, summarise
+from gpvi.progress import Meter
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.targets.target import Target
 
@@ -75,6 +76,9 @@ class Posterior:
         How draws are named without a target; "model" if that needs the target.
     explored
         A function that returns what islands of particles found, or None; by default they explore when that is needed.
+    trained
+        Of a refined posterior, whose draws are Markov chains: the posterior of the generator that they started from,
+        with new draws, densities and evidence. None for all others.
 
     Examples
     --------
@@ -83,6 +87,9 @@ class Posterior:
     >>> posterior.sample(1_000, key=key).shape
     (1000, 2)
     """
+
+    refiner: ClassVar[Callable[..., "Posterior"]]
+    """What `refine` calls. `gpvi.training.refinement` sets it: chains run in the loop of training, a layer below."""
 
     def __init__(
         self,
@@ -95,6 +102,7 @@ class Posterior:
         auxiliary: PyTree = None,
         naming: Naming = MODEL,
         explored: Callable[[], Exploration | None] | None = None,
+        trained: "Posterior | None" = None,
     ):
         self.method = method
         self.model = model
@@ -103,6 +111,7 @@ class Posterior:
         self.training = training
         self.target = target
         self.auxiliary = auxiliary
+        self.trained = trained
         self._explored = explored
         self._naming = naming
         self.dim = self.affine.location.shape[0]
@@ -269,7 +278,70 @@ class Posterior:
             target,
             self.auxiliary,
             naming=self._naming,
+            trained=None if self.trained is None else self.trained.with_target(target),
         )
+
+    def with_chains(self, method: Method, model: Chains, training: Training) -> "Posterior":
+        """Return a posterior of Markov chains that keeps this one, of a generator, as `trained`."""
+        return Posterior(
+            method,
+            model,
+            self.start,
+            self._names,
+            training,
+            self.target,
+            naming=self._naming,
+            explored=self._explored,
+            trained=self,
+        )
+
+    def refine(
+        self,
+        *,
+        key: PRNGKeyArray | int,
+        draws: Count = 1_000,
+        chains: Count = 4,
+        progress: bool | Meter = True,
+    ) -> "Posterior":
+        """Run Markov chains from the trained generator: draws that are exact in the limit, with R̂ and ESS.
+
+        NUTS runs in the noise z of the generator, on log p(f(z)) + log|det J(z)|, where the posterior is nearly
+        N(0, I). It starts at draws that are chosen by their importance weights. Where 250 draws mix badly there, the
+        whitened coordinates of training are tried, and those with more effective draws for a gradient are used.
+
+        Parameters
+        ----------
+        key
+            A JAX random key, or a seed; the same key gives the same chains.
+        draws
+            The draws of each chain, made in blocks of 250 after a warm-up of 250: the number is rounded up.
+        chains
+            The number of chains, run in parallel.
+        progress
+            As for `gpvi.fit`.
+
+        Returns
+        -------
+        Posterior
+            Of the chains. It names, diagnoses, exports and saves as any other; its diagnosis also compares the chains
+            with the importance weights of the generator. `training.notes` says what was done, `training.gradients`
+            what it cost, and `trained` is the posterior of the generator.
+
+        Raises
+        ------
+        gpvi.errors.NotAvailableError
+            If there is no target or no generator, if the generator may fold, if the data come in batches or are
+            streamed, or if log p is finite at hardly any draw.
+
+        Examples
+        --------
+        >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+        >>> posterior = gpvi.fit(target, gpvi.FullRankVI(), steps=200, key=key, progress=False)
+        >>> refined = posterior.refine(key=key, draws=250, chains=2, progress=False)
+        >>> refined.particles.shape, refined.trained is posterior
+        ((500, 2), True)
+        """
+        return self.refiner(self, key=key, draws=draws, chains=chains, progress=progress)
 
     def sample(self, n: Count, *, key: PRNGKeyArray | int) -> Float[Array, "n d"]:
         """Draw n points.
@@ -378,7 +450,9 @@ class Posterior:
         """Say whether to trust the posterior, in numbers and one sentence.
 
         With a density: ELBO, log evidence, importance ESS, k̂, moments before and after weighting, missing mass, fold
-        fraction and conditioning. For chains: R̂, ESS, divergences. For all: Stein's identities and discrepancy.
+        fraction and conditioning. For chains: R̂, ESS, divergences; of a refined posterior also log evidence by bridge
+        sampling, and where the chains and the generator's importance weights differ most. For all: Stein's identities
+        and discrepancy.
 
         Parameters
         ----------
@@ -412,11 +486,15 @@ class Posterior:
                 f"draws is {draws}; the tail of their weights says nothing below {FEWEST_DRAWS}. Leave it out, or ask "
                 "for more."
             )
-        density = Whitened(self._require_target("diagnose"), self.affine)
+        density = Whitened(self.require_target("diagnose"), self.affine)
         initial, notes = self.start.evidence, self.training.notes
         with self._precision():
             found = self._exploration(density, key)
-            return self._approximation.diagnose(density, initial, found, notes, draws, key=key)
+            diagnosis = self._approximation.diagnose(density, initial, found, notes, draws, key=key)
+            if self.trained is None or not isinstance(self.model, Chains):
+                return diagnosis
+            generator, key = self.trained.generator, jax.random.fold_in(key, 1)
+            return with_second_witness(diagnosis, self.model, generator, density, draws, key=key)
 
     def modes(self, *, key: PRNGKeyArray | int = 0) -> Modes:
         """List the modes of the posterior that independent islands of particles found, whether it is drawn from or not.
@@ -447,7 +525,7 @@ class Posterior:
         2
         """
         key = specs.as_key(key)
-        density = Whitened(self._require_target("modes"), self.affine)
+        density = Whitened(self.require_target("modes"), self.affine)
         with self._precision():
             found = self._exploration(density, key)
         if found is None:
@@ -597,7 +675,7 @@ class Posterior:
         n, key = self._asked(self._default_draws() if draws is None else draws, key)
         if n < FEWEST_DRAWS:
             raise InputError(f"draws is {n}; k̂ needs {FEWEST_DRAWS} or more.")
-        target = self._require_target("plot_weights")
+        target = self.require_target("plot_weights")
         generator = self._approximation.require_density("plot_weights")
         with self._precision():
             ratios = draw_weighted(target, generator, n, key=key).log_ratios
@@ -765,7 +843,7 @@ class Posterior:
         >>> posterior.predict(np.linspace(0, 1, 5), key=key)["y"].shape
         (1000, 5)
         """
-        target = self._require_target("predict")
+        target = self.require_target("predict")
         if draws is None:
             draws = min(PREDICTIONS, PREDICTIONS if self.size is None else self.size)
         draw_key, predict_key = jax.random.split(specs.as_key(key))
@@ -817,7 +895,7 @@ class Posterior:
         (4, 25, 2)
         """
         draws, key = self._asked(draws, key)
-        target = self._require_target("to_arviz")
+        target = self.require_target("to_arviz")
         arviz.check(target, draws, predictive=predictive, log_likelihood=log_likelihood)
         draw_key, predict_key = jax.random.split(key)
         with self._precision():
@@ -863,7 +941,7 @@ class Posterior:
         self, n: int, key: PRNGKeyArray, what: str
     ) -> tuple[Float[Array, "n d"], Float[Array, " n"], float]:
         """Return n new draws, their smoothed log weights, and k̂."""
-        target = self._require_target(what)
+        target = self.require_target(what)
         generator = self._approximation.require_density(what)
         with self._precision():
             drawn = draw_weighted(target, generator, n, key=key)
@@ -882,7 +960,8 @@ class Posterior:
         """Return the number of draws and the key that a caller asks for, after checking them."""
         return _count(n), specs.as_key(key)
 
-    def _require_target(self, what: str) -> Target:
+    def require_target(self, what: str) -> Target:
+        """Return the target; raise an error that names what needs it if there is none."""
         if self.target is None:
             raise NotAvailableError(
                 f"{what} needs the target, and a loaded posterior does not hold it: "
@@ -893,7 +972,7 @@ class Posterior:
     def _require_naming(self, what: str) -> None:
         """Raise an error if draws can only be named by the model of a target, and there is none."""
         if self.naming == MODEL:
-            self._require_target(what)
+            self.require_target(what)
 
     def _named(self, x: Float[Array, "n d"], key: PRNGKeyArray | int) -> PyTree:
         """Return draws by name and in their supports; `key` draws what x does not determine."""
@@ -938,7 +1017,14 @@ def load(path: str | os.PathLike[str], classes: Iterable[Any] = ()) -> Posterior
     ...     gpvi.load(f"{folder}/normal.gpvi").dim
     2
     """
-    return Posterior(**saving.read(path, classes)._asdict())
+    saved = saving.read(path, classes)
+    return _loaded(saved, None if saved.trained is None else _loaded(saved.trained))
+
+
+def _loaded(saved: saving.Saved, trained: Posterior | None = None) -> Posterior:
+    posterior = Posterior(**saved._replace(trained=None)._asdict())
+    posterior.trained = trained
+    return posterior
 
 
 def _count(n: Any) -> int:

@@ -168,7 +168,10 @@ def fit(
             state, training = best_attempt(attempt, placed, start.evidence, explored, key=run_key)
         else:
             state, training = attempt(0)
-    training = dataclasses.replace(training, notes=(*training.notes, *notes))
+    concerns = _concerns(plan.method, state, training)
+    for note in concerns:
+        warn(note, TrainingWarning)
+    training = dataclasses.replace(training, notes=(*training.notes, *notes, *concerns))
     return Posterior.from_training(plan.method, density.target, start, state, training, explored)
 
 
@@ -268,22 +271,34 @@ def fit_seeds(
         stacked, training = train(
             plan, program, plan.place_target(density), state, watch, key=run_key
         )
-    return [_unstacked(stacked, training, method, prepared, seed) for seed in range(seeds)]
+    made = [_unstacked(stacked, training, method, prepared, seed) for seed in range(seeds)]
+    if troubled := [concerns for _, concerns in made if concerns]:
+        warn(
+            f"{len(troubled)} of {seeds} runs have faults, which the notes of their training name; the first: "
+            f"{troubled[0][0]}",
+            TrainingWarning,
+        )
+    return [posterior for posterior, _ in made]
 
 
 def _unstacked(
     stacked: State, training: Training, method: Method, prepared: Prepared, seed: int
-) -> Posterior:
-    """Return the posterior of one seed."""
+) -> tuple[Posterior, tuple[str, ...]]:
+    """Return the posterior of one seed, and what its method finds wrong with the run."""
     arrays, static = eqx.partition(stacked, eqx.is_array)
     state = eqx.combine(jax.tree.map(lambda a: a[seed], arrays), static)
-    own = dataclasses.replace(
-        training,
-        history={name: values[seed] for name, values in training.history.items()},
-        notes=(*training.notes, *prepared.notes[seed]),
-    )
+    history = {name: values[seed] for name, values in training.history.items()}
+    own = dataclasses.replace(training, history=history)
+    concerns = _concerns(method, state, own)
+    own = dataclasses.replace(own, notes=(*own.notes, *prepared.notes[seed], *concerns))
     start, target = prepared.starts[seed], prepared.targets[seed]
-    return Posterior.from_training(method, target, start, state, own)
+    return Posterior.from_training(method, target, start, state, own), concerns
+
+
+def _concerns(method: Method, state: State, training: Training) -> tuple[str, ...]:
+    """Return what the method finds wrong with a run that was not interrupted."""
+    ended = training.steps > 0 and not training.interrupted
+    return method.concerns(state, training.history) if ended else ()
 
 
 def _locked(saves: Checkpoints | None) -> contextlib.AbstractContextManager[None]:

@@ -61,9 +61,8 @@ class Block(ExactSolver):
 
     def mean_product(self, state, generator, gram):
         """Return the entropy term of Thm 3.1; a dense A is inverted once, and the inverse returned for further use."""
-        if isinstance(generator, ResidualMap) and generator.latent < generator.dim:
-            if fits(gram, max(generator.latent, generator.weight.shape[1])):
-                return _residual_mean_product(generator, gram), state
+        if isinstance(generator, ResidualMap) and _takes_products(generator, gram):
+            return _residual_mean_product(generator, gram), state
         varying_head = generator.latent == generator.dim and not generator.constant_head
         if not (varying_head and fits(gram) and _is_dense(generator.head_jacobian(gram.x[0]))):
             return ExactSolver.mean_product(self, state, generator, gram)
@@ -72,6 +71,12 @@ class Block(ExactSolver):
         y = product(v, inverted)
         zero = jnp.zeros((), v.dtype)
         return InverseProduct(y.mean(0), zero, largest_ratio(y, v), inverted), state
+
+
+def _takes_products(generator: ResidualMap, gram: Gram) -> bool:
+    """Return whether there is a tail, and one vector of the last layer's width for each pair fits in memory."""
+    widest = max(generator.latent, generator.weight.shape[1])
+    return generator.latent < generator.dim and fits(gram, widest)
 
 
 def _residual_mean_product(generator: ResidualMap, gram: Gram) -> InverseProduct:

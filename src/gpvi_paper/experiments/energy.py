@@ -73,7 +73,7 @@ class WideNoiseMap(AbstractGenerator):
 
 @spec
 class WideNoise(Generator):
-    """A generator whose noise is N(0, σ²I): its map of σz, with z ~ N(0, I). A kernel with the median rule sees no σ."""
+    """A generator with noise N(0, σ²I): its map of σz, with z ~ N(0, I). A kernel with the median rule sees no σ."""
 
     generator: Generator
     sd: float
@@ -202,8 +202,8 @@ class EnergyPotentials(Experiment[Recipe]):
         "quadrature of log Z, and the histogram distance is given with that of the same number of exact draws. "
         "A generator that folds overestimates its entropy: its KL and ESS are then invalid, however good they look. "
         "The appendix chooses the deviation of the noise from 1, 2 and 6 without saying "
-        "which is which: every published generator has a row for each. The planar flow has 32 layers, as published, and a trained diagonal map instead of the deviation of its "
-        "base, which the appendix chooses from 1, 2 and 6. "
+        "which is which: every published generator has a row for each. The planar flow has 32 layers, as published, "
+        "and a trained diagonal map instead of the deviation of its base, chosen in the same way. "
         "The preset best is gpvi.fit with only the method chosen; for GPVI in two dimensions that is a spline "
         "flow with the pathwise gradient, not the paper's method, which is the preset paper."
     )

@@ -113,8 +113,8 @@ class Classification(ToyNetworks):
             f"{recipes.PAPER_LEARNING_RATE:g}, with λ = {recipes.SCALE} in place of 1, which no network that tells the "
             f"classes apart can have, {STEPS['paper']:,} steps instead of {PUBLISHED_STEPS:,}, and MF-VI with its "
             "published scale mixture as prior. authors is what their code does: noise of the dimension of the "
-            f"weights, no term λz, and a temperature of {AUTHORS_TEMPERATURE:g}, since their losses are means over data "
-            "and particles; its rows are compared with the posterior at temperature 1 as well."
+            f"weights, no term λz, and a temperature of {AUTHORS_TEMPERATURE:g}, since their losses are means over "
+            "data and particles; its rows are compared with the posterior at temperature 1 as well."
         )
 
     def problem(self) -> Problem:

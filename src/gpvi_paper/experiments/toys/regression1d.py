@@ -83,10 +83,11 @@ class GappedRegression(ToyNetworks):
         f"{NOISE_VARIANCE}, known to the likelihood, with the same data for every seed. The text does not say which "
         f"network is fitted: here {'-'.join(map(str, SIZES))} with {ACTIVATION}, weights N(0, 1) a priori, temperature "
         "1 under every preset. The paper shows only pictures; here predictions are compared with long Hamiltonian "
-        f"Monte Carlo in many chains. paper has the published generator, layers of 32 and 32, and Adam at a "
+        "Monte Carlo in many chains. paper has the published generator, layers of 32 and 32, and Adam at a "
         f"constant {recipes.PAPER_LEARNING_RATE:g} for {STEPS['paper']:,} steps, {GENERATOR_STEPS:,} for generators, "
         f"with λ = {recipes.SCALE}: with the printed λ = 1 no weight is known better than ±1, too coarse for any "
-        "network that fits these data (W₁ = 19). authors has noise of the dimension of the weights and no term λz. Bands are for the network's output, without noise."
+        "network that fits these data (W₁ = 19). authors has noise of the dimension of the weights and no term λz. "
+        "Bands are for the network's output, without noise."
     )
     references = MappingProxyType(REFERENCES)
     metrics = (

@@ -187,12 +187,15 @@ def fit(
         else:
             trained = (plan.method, *attempt(0))
         method, state, training = trained
-        training = dataclasses.replace(training, notes=(*training.notes, *notes))
+        concerns = _concerns(method, state, training)
+        training = dataclasses.replace(training, notes=(*training.notes, *notes, *concerns))
         posterior = Posterior.from_training(
             method, density.target, start, state, training, explored
         )
         if exact and not training.interrupted:
             posterior = made_exact(posterior, meter, key=jax.random.fold_in(key, 3))
+    for note in concerns:
+        warn(note, TrainingWarning)
     return posterior
 
 
@@ -298,10 +301,17 @@ def fit_seeds(
         ended, training = train(
             plan, program, plan.place_target(density), state, watch, key=run_key
         )
-    return [
+    made = [
         _unstacked(ended, training, method, prepared, found, seed)
         for seed, found in enumerate(explored)
     ]
+    if troubled := [concerns for _, concerns in made if concerns]:
+        warn(
+            f"{len(troubled)} of {seeds} runs have faults, which the notes of their training name; the first: "
+            f"{troubled[0][0]}",
+            TrainingWarning,
+        )
+    return [posterior for posterior, _ in made]
 
 
 def _unstacked(
@@ -311,19 +321,23 @@ def _unstacked(
     prepared: Prepared,
     explored: Callable[[], Exploration | None],
     seed: int,
-) -> Posterior:
-    """Return the posterior of one seed."""
+) -> tuple[Posterior, tuple[str, ...]]:
+    """Return the posterior of one seed, and what its method finds wrong with the run."""
     arrays, static = eqx.partition(ended, eqx.is_array)
     state = eqx.combine(jax.tree.map(lambda a: a[seed], arrays), static)
     start, target = prepared.starts[seed], prepared.targets[seed]
     history = {name: values[seed] for name, values in training.history.items()}
-    own = dataclasses.replace(
-        training,
-        history=history,
-        notes=(*training.notes, *prepared.notes[seed]),
-        gradients=method.gradients(history, target.dim) if history else 0,
-    )
-    return Posterior.from_training(method, target, start, state, own, explored)
+    gradients = method.gradients(history, target.dim) if history else 0
+    own = dataclasses.replace(training, history=history, gradients=gradients)
+    concerns = _concerns(method, state, own)
+    own = dataclasses.replace(own, notes=(*own.notes, *prepared.notes[seed], *concerns))
+    return Posterior.from_training(method, target, start, state, own, explored), concerns
+
+
+def _concerns(method: Method, state: State, training: Training) -> tuple[str, ...]:
+    """Return what the method finds wrong with a run that was not interrupted."""
+    ended = training.steps > 0 and not training.interrupted
+    return method.concerns(state, training.history) if ended else ()
 
 
 def _locked(saves: Checkpoints | None) -> contextlib.AbstractContextManager[None]:

@@ -31,6 +31,10 @@ MOST_MAPS, FOLLOWED = 256, 4
 """Maps that are tried, and those that are counted."""
 
 
+MOST_DIMENSIONS = 1_000
+"""Beyond it, as in networks, symmetries are too many for a few maps to mean anything."""
+
+
 class Image(NamedTuple):
     """Images of the draws at which log p is as large, and which the draws hardly visit."""
 
@@ -55,6 +59,8 @@ def unvisited_image(
     density: Whitened, generator: AbstractGenerator, drawn: WeightedDraws, own: Importance
 ) -> Image | None:
     """Return the images that hold the most of what the draws hardly visit, if that is significant."""
+    if density.dim > MOST_DIMENSIONS or density.stream is not None:
+        return None
     maps = list(itertools.islice(_maps(density.target.names), MOST_MAPS))
     log_p, log_q = (np.asarray(each, np.float64) for each in (drawn.log_p, drawn.log_q))
     usable = np.flatnonzero(np.isfinite(log_p))[:COUNTED]

@@ -198,7 +198,7 @@ def seen(dim: int, sd: float, seed: int) -> dict[str, float]:
     found = pilot(density, key=jax.random.key(seed))
 
     def inside(x: np.ndarray) -> np.ndarray:
-        return (np.abs(x - 3) < 6 * sd).all(-1) & (np.linalg.norm(x - 3, axis=-1) < 2.5)
+        return (np.abs(x - 3) < 6 * sd).all(-1) & (x.mean(-1) > 1.5)
 
     shares = [float(inside(np.asarray(found.islands.points)).mean())]
     if found.around is not None:

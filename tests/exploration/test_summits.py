@@ -76,3 +76,15 @@ def test_the_users_start_climbs():
     around = look_around(of(log_density, 20, initial=far + 1), key=jax.random.key(0))
     assert around is not None
     assert any(np.allclose(each, far, atol=0.1) for each in around.centres)
+
+
+def test_particles_begin_around_summits_and_in_what_was_found():
+    around = look_around(of(far_and_narrow, 2), key=jax.random.key(0))
+    assert around is not None
+    points = np.random.default_rng(0).normal(size=(100, 2)) + 5
+    starts = around.starts(points, np.zeros(100, int), np.dtype("float32"))
+    assert starts.centres.shape == starts.widths.shape == (4, 2)
+    for centre, width in ([30, 40], 0.1), ([0, 0], 1.0), ([5, 5], 1.0):
+        nearest = np.linalg.norm(starts.centres - np.array(centre), axis=1).argmin()
+        np.testing.assert_allclose(starts.centres[nearest], centre, atol=0.3)
+        np.testing.assert_allclose(starts.widths[nearest], width, rtol=0.2)

@@ -330,7 +330,7 @@ def diagnose_generator(
             fall=_fall(density, u, score),
             outside=float(jnp.isneginf(drawn.log_p).mean()),
             coarse=coarse[0] if coarse else None,
-            explored=heard is not None,
+            explored=exploration is not None and exploration.arrived,
         )
     )
     z = generator.noise(min(draws, CONDITIONED), key=condition_key)
@@ -424,7 +424,13 @@ def diagnose_chains(
     unseen = 0.0 if heard is None else heard.unseen
     return Diagnosis(
         len(chains.drawn),
-        verdict.of_chains(rhat, ess, chains.divergences, unseen, explored=heard is not None),
+        verdict.of_chains(
+            rhat,
+            ess,
+            chains.divergences,
+            unseen,
+            explored=exploration is not None and exploration.arrived,
+        ),
         explored=heard,
         rhat=rhat,
         ess=ess,

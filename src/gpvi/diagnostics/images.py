@@ -31,6 +31,10 @@ MOST_MAPS, FOLLOWED = 256, 4
 """Maps that are tried, and those that are counted."""
 
 
+MOST_DIMENSIONS = 1_000
+"""Beyond it, as in networks, symmetries are too many for a few maps to mean anything."""
+
+
 class Image(NamedTuple):
     """Images of the draws at which log p is as large, and which the draws hardly visit."""
 
@@ -55,6 +59,8 @@ def unvisited_image(
     density: Whitened, generator: AbstractGenerator, drawn: WeightedDraws, own: Importance
 ) -> Image | None:
     """Return the images that hold the most of what the draws hardly visit, if that is significant."""
+    if density.dim > MOST_DIMENSIONS or density.stream is not None:
+        return None
     maps = list(itertools.islice(_maps(density.target.names), MOST_MAPS))
     log_p, log_q = (np.asarray(each, np.float64) for each in (drawn.log_p, drawn.log_q))
     usable = np.flatnonzero(np.isfinite(log_p))[:COUNTED]
@@ -63,8 +69,8 @@ def unvisited_image(
     x, log_p, log_q = np.asarray(drawn.x, np.float64)[usable], log_p[usable], log_q[usable]
     few = slice(0, LOOKED_AT)
     first_log_p = _log_p(density, np.stack([each(x[few]) for each in maps]))
-    alike = (first_log_p > log_p[few] - TOO_SMALL).any(1)
-    maps, first_log_p = list(itertools.compress(maps, alike)), first_log_p[alike]
+    alike = np.asarray(first_log_p > log_p[few] - TOO_SMALL).any(axis=1)
+    maps, first_log_p = list(itertools.compress(maps, alike.tolist())), first_log_p[alike]
     if not maps:
         return None
     try:

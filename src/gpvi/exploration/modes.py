@@ -142,7 +142,7 @@ def dips(
 
 def log_densities(density: Density, x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
     """log p at many points, in blocks of one size."""
-    block = 8 * at_once(density.dim)
+    block = at_once(density.dim)
     padded = np.concatenate([x, np.repeat(x[-1:], -len(x) % block, axis=0)])
     parts = [
         np.asarray(_block(density, jnp.asarray(padded[i : i + block], density.dtype)), np.float64)

@@ -99,13 +99,13 @@ class Surroundings(NamedTuple):
     ) -> Summits:
         """Where particles begin: around the summits, and in the modes that other particles have found.
 
-        There are 2 · `MOST` such places, with repetitions, so that one program serves all.
+        Their number is made a power of two by repetitions, so that few programs are compiled.
         """
         modes = [points[labels == label] for label in range(min(MOST, labels.max() + 1))]
         centres = np.concatenate([self.centres, [each.mean(0) for each in modes]])
         spreads = np.array([each.std(0) + NARROWEST for each in modes])
         widths = np.concatenate([np.sqrt((self.factors**2).sum(2)), spreads])
-        rows = np.resize(np.arange(len(centres)), 2 * MOST)
+        rows = np.resize(np.arange(len(centres)), 2 ** (len(centres) - 1).bit_length())
         return Summits(jnp.asarray(centres[rows], dtype), jnp.asarray(widths[rows], dtype))
 
 

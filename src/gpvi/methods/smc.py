@@ -11,7 +11,7 @@ import optax
 from jaxtyping import PRNGKeyArray, PyTree, Scalar
 
 from gpvi.exploration.search import halves, pilot, wide_scale
-from gpvi.exploration.tempering import Islands, Summits, advance, begin
+from gpvi.exploration.tempering import Islands, advance, begin
 from gpvi.methods.base import About, Info, Learner, Method, State
 from gpvi.methods.carriers import Population
 from gpvi.specs import require_between, require_count, spec
@@ -88,26 +88,23 @@ class SMC(Method):
         """Draw the particles as far out as log p itself suggests."""
         scale_key, key = jax.random.split(key)
         narrow, _ = wide_scale(target, key=scale_key)
-        return self._begun(target, optimizer, narrow, None, key)
+        return self._begun(target, optimizer, narrow, key)
 
     def from_afar(
         self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
     ) -> State:
-        """Return a first state whose particles begin where a pilot run, on the host, finds it necessary."""
+        """Return a first state whose particles begin as far out as a pilot run, on the host, finds necessary."""
         pilot_key, key = jax.random.split(key)
-        tried = pilot(target, key=pilot_key)
-        summits = tried.islands.shared_summits
-        return self._begun(target, optimizer, tried.scale, summits, key)
+        return self._begun(target, optimizer, pilot(target, key=pilot_key).scale, key)
 
     def _begun(
         self,
         target: Density,
         optimizer: optax.GradientTransformation,
         narrow: float | Scalar,
-        summits: Summits | None,
         key: PRNGKeyArray,
     ) -> State:
-        islands = begin(target, halves(self.islands, narrow), self.particles, summits, key=key)
+        islands = begin(target, halves(self.islands, narrow), self.particles, key=key)
         return State(Learner.start(_population(islands), optimizer, target.dtype), islands)
 
     def step(

@@ -391,8 +391,3 @@ OURS: dict[str, tuple[str, Callable[[], Known]]] = {
     "funnel-30": ("Mild funnel, d = 30", lambda: funnel(30, sd=1.0)),
 }
 """Name → title and density."""
-
-
-def spike(sd: float, dim: int) -> Known:
-    """½ N(0, I) + ½ N(3·1, sd² I)."""
-    return mixture([[0.0] * dim, [3.0] * dim], [1.0, sd])

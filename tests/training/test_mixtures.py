@@ -74,9 +74,8 @@ def test_a_gaussian_mode_is_matched_exactly():
     precision, mean = np.linalg.inv(factor @ factor.T), rng.normal(size=10)
     target = gpvi.Target(lambda x: -0.5 * (x - mean) @ precision @ (x - mean), dim=10)
     density = Whitened(target, Affine.identity(10, "float32"))
-    begin = jax.vmap(Affine)(
-        np.stack([mean + 3, mean - 1]), np.stack([np.eye(10), 0.2 * np.eye(10)])
-    )
+    factors = np.stack([np.eye(10), 0.2 * np.eye(10)])
+    begin = stacked_affines(np.stack([mean + 3, mean - 1]), factors, "float32")
     found = match(density, begin, key=jax.random.key(0))
     for location, scale in zip(
         *map(np.asarray, (found.affines.location, found.affines.scale)), strict=True
@@ -192,7 +191,7 @@ def test_gaussians_learn_together():
         return jax.nn.logsumexp(-0.5 * ((x - centres) ** 2 / jnp.array([0.8, 0.3]) ** 2).sum(1))
 
     density = Whitened(gpvi.Target(log_density, dim=2), Affine.identity(2, "float32"))
-    begin = stacked_affines([np.zeros(2)], [np.diag([1.5, 0.3])], "float32")
+    begin = stacked_affines(np.zeros((1, 2)), np.diag([1.5, 0.3])[None], "float32")
     affines = together(density, begin, key=jax.random.key(0))
     drawn = weighted_draws(density, of_gaussians(affines), key=jax.random.key(1))
     fitted = dataclasses.replace(

@@ -64,8 +64,9 @@ def fit(
     """Train a method on a target.
 
     By default GPVI trains in rounds until its draws fit the posterior, and begins anew, at most twice, if they cannot
-    be trusted (see `gpvi.training.stopping`). What was chosen, and why training stopped, is kept in
-    `posterior.training`.
+    be trusted (see `gpvi.training.stopping`). If they do not fit and exploration found several modes, a mixture with a
+    generator for each is trained beside it, and the better of the two returned (see docs/exploration.md). What was
+    chosen, and why training stopped, is kept in `posterior.training`.
 
     A draw at which log p or its gradient is not finite is pulled back to the nearest one that has a value, so that
     regions without values repel; averages use the remaining draws. A share of them above 5 % is reported in a warning.

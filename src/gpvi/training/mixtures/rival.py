@@ -134,8 +134,9 @@ def mixture_for(
 
 def _replaceable(method: Method) -> bool:
     """Whether the method's generator may be replaced by several: it trains one with an exact inverse, by Eq. 3."""
-    triangular = isinstance(method, GPVI) and isinstance(method.generator, Triangular)
-    return triangular and method.gradient == "pathwise"
+    if not isinstance(method, GPVI) or method.gradient != "pathwise":
+        return False
+    return isinstance(method.generator, Triangular)
 
 
 def _enough(candidate: Candidate) -> bool:

@@ -14,7 +14,6 @@ from gpvi.exploration.search import Exploration
 from gpvi.generators import FullRank, Mixture, SplineFlow, Triangular
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.training import fit as fitting
-from gpvi.training.mixtures import rival
 from gpvi.training.mixtures.gaussians import (
     match,
     of_gaussians,
@@ -240,7 +239,7 @@ def test_one_mode_costs_nothing(quick, monkeypatch):
 
     one = dataclasses.replace(explored(), labels=np.zeros((8, 128), int))
     monkeypatch.setattr(fitting, "once_explored", lambda density, key: lambda: one)
-    monkeypatch.setattr(rival, "alone", lambda *_, **__: pytest.fail("a mixture was tried"))
+    monkeypatch.setattr(fitting, "mixture_for", lambda *_, **__: pytest.fail("a mixture was tried"))
     posterior = gpvi.fit(target, SMALL, key=0, progress=False)
     assert posterior.method == SMALL
     np.testing.assert_array_equal(posterior.sample(20, key=1), without.sample(20, key=1))

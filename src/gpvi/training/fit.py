@@ -36,7 +36,7 @@ from gpvi.training.context import check_context
 from gpvi.training.loop import Callback, Watch, label, train
 from gpvi.training.mixtures.rival import mixture_for
 from gpvi.training.preparation import Prepared, default_batch_size, first_state, planned, prepare
-from gpvi.training.program import Plan, compile_chunk, limit_chunk_time, stacked
+from gpvi.training.program import Plan, compile_chunk, limit_chunk_time, stack
 from gpvi.training.stopping import Candidate, Judge, best_attempt
 
 RIVAL = 1_000
@@ -169,9 +169,12 @@ def fit(
             return train(plan, program, placed, state, watch, key=own_key)
 
         def rival(judge: Judge) -> Candidate | None:
-            meter.update(plan.rounds[0], "judging; a mixture where there are several modes")
+            found = explored()
+            if found is None or not found.labels.any():
+                return None
+            meter.update(plan.rounds[0], "fitting a generator to each mode")
             own_key = jax.random.fold_in(run_key, RIVAL)
-            return mixture_for(plan.method, density, explored(), judge.assess, key=own_key)
+            return mixture_for(plan.method, density, found, judge.assess, key=own_key)
 
         if plan.rounds:
             trained = best_attempt(
@@ -270,24 +273,24 @@ def fit_seeds(
             first_state(method, density, optimizer, own, key=own_key)
             for density, own, own_key in zip(prepared.densities, inits, init_keys, strict=True)
         ]
-        (density, shared), (state, _) = stacked(prepared.densities, share=True), stacked(states)
+        (density, shared), (state, _) = stack(prepared.densities, share=True), stack(states)
         devices = for_seeds(checked_mesh(mesh, method), seeds)
         plan = Plan(method, optimizer, steps, batch_size, seeds=seeds, shared=shared, mesh=devices)
         program = compile_chunk(plan, density, state)
         if saves is not None:
             _identify(saves, prepared, plan, density, state, init, key)
         watch = Watch(meter, log=None if saves is None else Log(saves, 0))
-        ended, training = train(
+        stacked, training = train(
             plan, program, plan.place_target(density), state, watch, key=run_key
         )
-    return [_unstacked(ended, training, method, prepared, seed) for seed in range(seeds)]
+    return [_unstacked(stacked, training, method, prepared, seed) for seed in range(seeds)]
 
 
 def _unstacked(
-    ended: State, training: Training, method: Method, prepared: Prepared, seed: int
+    stacked: State, training: Training, method: Method, prepared: Prepared, seed: int
 ) -> Posterior:
     """Return the posterior of one seed."""
-    arrays, static = eqx.partition(ended, eqx.is_array)
+    arrays, static = eqx.partition(stacked, eqx.is_array)
     state = eqx.combine(jax.tree.map(lambda a: a[seed], arrays), static)
     own = dataclasses.replace(
         training,

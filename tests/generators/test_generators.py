@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
+from scipy import stats
 
 import gpvi
 from cases import (

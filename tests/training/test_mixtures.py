@@ -14,7 +14,6 @@ from gpvi.exploration.search import Exploration
 from gpvi.generators import FullRank, Mixture, SplineFlow, Triangular
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.training import fit as fitting
-from gpvi.training.mixtures import rival
 from gpvi.training.mixtures.gaussians import (
     match,
     of_gaussians,
@@ -74,9 +73,8 @@ def test_a_gaussian_mode_is_matched_exactly():
     precision, mean = np.linalg.inv(factor @ factor.T), rng.normal(size=10)
     target = gpvi.Target(lambda x: -0.5 * (x - mean) @ precision @ (x - mean), dim=10)
     density = Whitened(target, Affine.identity(10, "float32"))
-    begin = jax.vmap(Affine)(
-        np.stack([mean + 3, mean - 1]), np.stack([np.eye(10), 0.2 * np.eye(10)])
-    )
+    factors = np.stack([np.eye(10), 0.2 * np.eye(10)])
+    begin = stacked_affines(np.stack([mean + 3, mean - 1]), factors, "float32")
     found = match(density, begin, key=jax.random.key(0))
     for location, scale in zip(
         *map(np.asarray, (found.affines.location, found.affines.scale)), strict=True
@@ -192,7 +190,7 @@ def test_gaussians_learn_together():
         return jax.nn.logsumexp(-0.5 * ((x - centres) ** 2 / jnp.array([0.8, 0.3]) ** 2).sum(1))
 
     density = Whitened(gpvi.Target(log_density, dim=2), Affine.identity(2, "float32"))
-    begin = stacked_affines([np.zeros(2)], [np.diag([1.5, 0.3])], "float32")
+    begin = stacked_affines(np.zeros((1, 2)), np.diag([1.5, 0.3])[None], "float32")
     affines = together(density, begin, key=jax.random.key(0))
     drawn = weighted_draws(density, of_gaussians(affines), key=jax.random.key(1))
     fitted = dataclasses.replace(
@@ -241,7 +239,7 @@ def test_one_mode_costs_nothing(quick, monkeypatch):
 
     one = dataclasses.replace(explored(), labels=np.zeros((8, 128), int))
     monkeypatch.setattr(fitting, "once_explored", lambda density, key: lambda: one)
-    monkeypatch.setattr(rival, "alone", lambda *_, **__: pytest.fail("a mixture was tried"))
+    monkeypatch.setattr(fitting, "mixture_for", lambda *_, **__: pytest.fail("a mixture was tried"))
     posterior = gpvi.fit(target, SMALL, key=0, progress=False)
     assert posterior.method == SMALL
     np.testing.assert_array_equal(posterior.sample(20, key=1), without.sample(20, key=1))

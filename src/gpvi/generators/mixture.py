@@ -77,15 +77,15 @@ class MixtureMap(AbstractGenerator):
         c = jax.random.categorical(which, self.log_weights, shape=(n,))
         return c, standard_normal(self, n, key=z_key)
 
-    def split(self, z):
+    def split(self, z: Any):
         """Return all of the noise, and an empty tail."""
         return z, z[1][:0]
 
-    def __call__(self, z):
+    def __call__(self, z: Any):
         """Return f_c(z)."""
         return self.head(z)
 
-    def head(self, z_head):
+    def head(self, z_head: Any):
         """Return f_c(z)."""
         c, z = z_head
 
@@ -95,29 +95,29 @@ class MixtureMap(AbstractGenerator):
 
         return self._over_components(chosen, jnp.zeros_like(z))[0]
 
-    def tail_scale(self, z_head):
+    def tail_scale(self, z_head: Any):
         """Return an empty array: there is no tail."""
         return z_head[1][:0]
 
-    def head_jacobian(self, z_head):
+    def head_jacobian(self, z_head: Any):
         """Return ∂f_c/∂z."""
         c, z = z_head
         return lx.MatrixLinearOperator(jax.jacfwd(self.component(c))(z))
 
-    def head_log_det(self, z_head):
+    def head_log_det(self, z_head: Any):
         """Return the sign of det ∂f_c/∂z, and its log|det|."""
         return self.log_det(z_head)
 
-    def log_det(self, z):
+    def log_det(self, z: Any):
         """Return the sign of det ∂f_c/∂z, and its log|det|, which say nothing of the other components."""
         c, own = z
         return self.component(c).log_det(own)
 
-    def transform_and_log_det(self, z):
+    def transform_and_log_det(self, z: Any):
         """Return f_c(z), and the sign and log|det| of its own Jacobian."""
         return self(z), *self.log_det(z)
 
-    def transform_and_log_prob(self, z):
+    def transform_and_log_prob(self, z: Any):
         """Return x = f_c(z), log q(x) over all components, and 1: no component folds."""
         x = self(z)
         log_q = self.log_prob(x)

@@ -36,7 +36,7 @@ from gpvi.training.context import check_context
 from gpvi.training.loop import Callback, Watch, label, train
 from gpvi.training.mixtures.rival import mixture_for
 from gpvi.training.preparation import Prepared, default_batch_size, first_state, planned, prepare
-from gpvi.training.program import Plan, compile_chunk, limit_chunk_time, stacked
+from gpvi.training.program import Plan, compile_chunk, limit_chunk_time, stack
 from gpvi.training.refinement import check_refinable, made_exact
 from gpvi.training.stopping import Candidate, Judge, best_attempt
 
@@ -66,8 +66,9 @@ def fit(
     """Train a method on a target.
 
     By default GPVI trains in rounds until its draws fit the posterior, and begins anew, at most twice, if they cannot
-    be trusted (see `gpvi.training.stopping`). What was chosen, and why training stopped, is kept in
-    `posterior.training`.
+    be trusted (see `gpvi.training.stopping`). If they do not fit and exploration found several modes, a mixture with a
+    generator for each is trained beside it, and the better of the two returned (see docs/exploration.md). What was
+    chosen, and why training stopped, is kept in `posterior.training`.
 
     A draw at which log p or its gradient is not finite is pulled back to the nearest one that has a value, so that
     regions without values repel; averages use the remaining draws. A share of them above 5 % is reported in a warning.
@@ -176,9 +177,12 @@ def fit(
             return train(plan, program, placed, state, watch, key=own_key)
 
         def rival(judge: Judge) -> Candidate | None:
-            meter.update(plan.rounds[0], "judging; a mixture where there are several modes")
+            found = explored()
+            if found is None or not found.labels.any():
+                return None
+            meter.update(plan.rounds[0], "fitting a generator to each mode")
             own_key = jax.random.fold_in(run_key, RIVAL)
-            return mixture_for(plan.method, density, explored(), judge.assess, key=own_key)
+            return mixture_for(plan.method, density, found, judge.assess, key=own_key)
 
         if plan.rounds:
             trained = best_attempt(
@@ -291,18 +295,18 @@ def fit_seeds(
                 prepared.densities, inits, explored, init_keys, strict=True
             )
         ]
-        (density, shared), (state, _) = stacked(prepared.densities, share=True), stacked(states)
+        (density, shared), (state, _) = stack(prepared.densities, share=True), stack(states)
         devices = for_seeds(checked_mesh(mesh, method), seeds)
         plan = Plan(method, optimizer, steps, batch_size, seeds=seeds, shared=shared, mesh=devices)
         program = compile_chunk(plan, density, state)
         if saves is not None:
             _identify(saves, prepared, plan, density, state, init, key)
         watch = Watch(meter, log=None if saves is None else Log(saves, 0))
-        ended, training = train(
+        stacked, training = train(
             plan, program, plan.place_target(density), state, watch, key=run_key
         )
     made = [
-        _unstacked(ended, training, method, prepared, found, seed)
+        _unstacked(stacked, training, method, prepared, found, seed)
         for seed, found in enumerate(explored)
     ]
     if troubled := [concerns for _, concerns in made if concerns]:
@@ -315,7 +319,7 @@ def fit_seeds(
 
 
 def _unstacked(
-    ended: State,
+    stacked: State,
     training: Training,
     method: Method,
     prepared: Prepared,
@@ -323,7 +327,7 @@ def _unstacked(
     seed: int,
 ) -> tuple[Posterior, tuple[str, ...]]:
     """Return the posterior of one seed, and what its method finds wrong with the run."""
-    arrays, static = eqx.partition(ended, eqx.is_array)
+    arrays, static = eqx.partition(stacked, eqx.is_array)
     state = eqx.combine(jax.tree.map(lambda a: a[seed], arrays), static)
     start, target = prepared.starts[seed], prepared.targets[seed]
     history = {name: values[seed] for name, values in training.history.items()}

@@ -137,7 +137,7 @@ def chunk_length(
     return aim, True
 
 
-def stacked(trees: Sequence[PyTree], *, share: bool = False) -> tuple[PyTree, tuple[bool, ...]]:
+def stack(trees: Sequence[PyTree], *, share: bool = False) -> tuple[PyTree, tuple[bool, ...]]:
     """Stack the arrays of trees of one structure along a new first axis.
 
     With `share`, an array that all trees hold in common is not stacked; the second result says which these are. What

@@ -11,24 +11,25 @@ mixture, a Gaussian is cut in two.
 """
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray, Scalar
+from jaxtyping import Array, ArrayLike, Bool, DTypeLike, Float, Int, PRNGKeyArray, Scalar
 
 from gpvi._compute.noise import normal
 from gpvi._compute.precision import product
+from gpvi.diagnostics.importance import smoothed_log_weights
+from gpvi.diagnostics.sampling import log_densities
 from gpvi.generators import FullRank, Mixture
 from gpvi.generators.mixture import MixtureMap
 from gpvi.generators.noise import log_standard_normal
 from gpvi.methods.base import built
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.targets.density import at_once, evaluate
-from gpvi.training.mixtures.weights import Cloud, heaviest, weighted_draws
+from gpvi.training.mixtures.weights import DRAWS, Cloud, heaviest
 
 MOST_COMPONENTS = 64
 """Only so many modes, the largest, get a component."""
@@ -48,8 +49,8 @@ CUTS = 6
 """Rounds before which Gaussians are cut."""
 CUT = 0.7
 """Half the distance of the two parts, in standard deviations along the longest axis."""
-GAP = 0.01
-"""Nats of KL(p‖q): a Gaussian with a larger share of it is cut."""
+GAP = 0.002
+"""Nats of KL(p‖q): a Gaussian with a larger part of it is cut."""
 
 
 class Gaussians(NamedTuple):
@@ -76,7 +77,7 @@ def starts(cloud: Cloud, labels: Int[np.ndarray, " n"]) -> Affine:
         covariance = kept * covariance + (1 - kept + RIDGE) * np.diag(variance)
         means.append(mean)
         factors.append(np.linalg.cholesky(covariance))
-    return stacked_affines(means, factors, cloud.dtype)
+    return stacked_affines(np.stack(means), np.stack(factors), cloud.dtype)
 
 
 def match(density: Whitened, begin: Affine, *, key: PRNGKeyArray) -> Gaussians:
@@ -122,8 +123,10 @@ def _matched(
     move = move * jnp.minimum(1.0, reach / (jnp.linalg.norm(move) + jnp.finfo(v.dtype).tiny))
     factor = jnp.linalg.cholesky(product(axes / precisions, axes.T))
     log_q = jax.vmap(log_standard_normal)(v) - affine.log_det()
-    elbo = jnp.where(at.finite, at.log_density - log_q, 0.0).sum() / at.finite.sum()
-    return Affine(affine(move), jnp.tril(product(affine.scale, factor))), elbo
+    elbo = jnp.where(at.finite, at.log_density - log_q, 0.0).sum() / jnp.maximum(at.finite.sum(), 1)
+    after = Affine(affine(move), jnp.tril(product(affine.scale, factor)))
+    sound = jnp.isfinite(after.location).all() & jnp.isfinite(after.scale).all()
+    return jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, affine), elbo
 
 
 def _regressed(
@@ -147,62 +150,92 @@ def of_gaussians(affines: Affine) -> MixtureMap:
 
 def together(density: Whitened, affines: Affine, *, key: PRNGKeyArray) -> Affine:
     """Fit the Gaussians together, cutting in two those where most is missing; return these Gaussians."""
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    dtype = affines.location.dtype
+    means, factors = (np.asarray(a, np.float64) for a in (affines.location, affines.scale))
     for number in range(TOGETHER):
-        own_key = jax.random.fold_in(key, number)
-        drawn = weighted_draws(density, of_gaussians(affines), key=own_key)
-        weights = heaviest(drawn.ratios, drawn.average)
-        density_ratio = drawn.ratios * weights
-        total = np.maximum(density_ratio.sum(1), np.finfo(float).tiny)
-        responsible = drawn.average[:, None] * density_ratio / total[:, None]
-        excess = np.log(np.maximum(len(drawn.average) * drawn.average / total, 1e-30))
-        gaps = responsible.T @ excess
-        affines = _taken_over(affines, drawn.x, responsible, gaps if number < CUTS else None)
-    return affines
+        x, log_q = _drawn(means, factors, rng)
+        log_proposal = np.logaddexp.reduce(log_q, axis=1) - math.log(len(means))
+        log_p = np.asarray(log_densities(density, jnp.asarray(x, dtype)), np.float64)
+        log_weights, _ = smoothed_log_weights(jnp.asarray(log_p - log_proposal, dtype))
+        average = np.exp(np.asarray(log_weights, np.float64))
+        if not average.sum() > 0:
+            break
+        average /= average.sum()
+        ratios = np.exp(log_q - log_proposal[:, None])
+        of_each = ratios * heaviest(ratios, average)
+        total = np.maximum(of_each.sum(1), np.finfo(float).tiny)
+        responsible = average[:, None] * of_each / total[:, None]
+        gaps = responsible.T @ np.log(np.maximum(len(average) * average / total, 1e-30))
+        cut = _worst(gaps) if number < CUTS else np.zeros(0, int)
+        means, factors = _taken_over(means, factors, x, responsible, cut)
+    return stacked_affines(means, factors, dtype)
+
+
+def _drawn(
+    means: Float[np.ndarray, "k d"], factors: Float[np.ndarray, "k d d"], rng: np.random.Generator
+) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, "n k"]]:
+    """Draw as many from each Gaussian, and return log q_c of all of them; on the host, since their number changes."""
+    from scipy.linalg import solve_triangular
+
+    count, dim = means.shape
+    x = rng.standard_normal((DRAWS, dim))
+    for c in range(count):
+        x[c::count] = means[c] + x[c::count] @ factors[c].T
+    log_q = np.empty((DRAWS, count))
+    for c in range(count):
+        v = solve_triangular(factors[c], (x - means[c]).T, lower=True)
+        log_det = np.log(np.diag(factors[c])).sum()
+        log_q[:, c] = -0.5 * ((v**2).sum(0) + dim * math.log(2 * math.pi)) - log_det
+    return x, log_q
+
+
+def _worst(gaps: Float[np.ndarray, " k"]) -> Int[np.ndarray, " m"]:
+    """Return the Gaussians with the largest gaps, as many as may be cut."""
+    spare = max(MOST_COMPONENTS - len(gaps), 0)
+    largest = np.argsort(-gaps, kind="stable")[:spare]
+    return largest[gaps[largest] > GAP]
 
 
 def _taken_over(
-    affines: Affine,
+    means: Float[np.ndarray, "k d"],
+    factors: Float[np.ndarray, "k d d"],
     x: Float[np.ndarray, "n d"],
     responsible: Float[np.ndarray, "n k"],
-    gaps: Float[np.ndarray, " k"] | None,
-) -> Affine:
+    cut: Int[np.ndarray, " m"],
+) -> tuple[Float[np.ndarray, "j d"], Float[np.ndarray, "j d d"]]:
     """Return Gaussians with the moments of the draws that each is responsible for.
 
-    With few effective draws for its parameters, a Gaussian stays near what it was. Those with the largest gaps are cut
-    across their longest axis into two that have the same moments together.
+    With few effective draws for its parameters, a Gaussian stays near what it was. Those to be cut become two across
+    their longest axis, with the same moments together.
     """
     dim = x.shape[1]
-    parameters = dim * (dim + 3) / 2
-    means, factors = [], []
-    spare = MOST_COMPONENTS - responsible.shape[1]
-    cut = [] if gaps is None else [c for c in np.argsort(-gaps)[: max(spare, 0)] if gaps[c] > GAP]
+    after: list[tuple[np.ndarray, np.ndarray]] = []
     for c, weights in enumerate(responsible.T):
-        mean, scale = (np.asarray(a[c], np.float64) for a in (affines.location, affines.scale))
         effective = weights.sum() ** 2 / max((weights**2).sum(), np.finfo(float).tiny)
-        kept = effective / (effective + parameters)
-        own_mean, own_covariance = _moments(x, weights)
-        moved = mean + kept * (own_mean - mean)
-        covariance = (1 - kept) * scale @ scale.T + kept * own_covariance
+        kept = effective / (effective + dim * (dim + 3) / 2)
+        mean, covariance = _moments(x, weights)
+        mean = means[c] + kept * (mean - means[c])
+        covariance = (1 - kept) * factors[c] @ factors[c].T + kept * covariance
         covariance += RIDGE**2 * np.diag(np.diag(covariance))
         if c in cut:
             lengths, axes = np.linalg.eigh(covariance)
             offset = CUT * math.sqrt(lengths[-1]) * axes[:, -1]
-            covariance = covariance - np.outer(offset, offset)
-            means += [moved + offset, moved - offset]
-            factors += 2 * [np.linalg.cholesky(covariance)]
+            covariance -= np.outer(offset, offset)
+            after += [(mean + offset, covariance), (mean - offset, covariance)]
         else:
-            means.append(moved)
-            factors.append(np.linalg.cholesky(covariance))
-    return stacked_affines(means, factors, affines.location.dtype)
+            after.append((mean, covariance))
+    moved, covariances = map(np.stack, zip(*after, strict=True))
+    return moved, np.linalg.cholesky(covariances)
 
 
 def stacked_affines(
-    means: Sequence[Float[np.ndarray, " d"]],
-    factors: Sequence[Float[np.ndarray, "d d"]],
+    means: ArrayLike,
+    factors: ArrayLike,
     dtype: DTypeLike,
 ) -> Affine:
     """Return the coordinates of Gaussians with these means and factors of the covariance, stacked."""
-    locations, scales = (jnp.asarray(np.stack(each), dtype) for each in (means, factors))
+    locations, scales = (jnp.asarray(each, dtype) for each in (means, factors))
     return jax.vmap(Affine)(locations, scales)
 
 

@@ -32,7 +32,7 @@ from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.training.loop import Watch, train
 from gpvi.training.mixtures import gaussians
 from gpvi.training.mixtures.weights import Cloud, component_log_probs, weighed
-from gpvi.training.program import Plan, compile_chunk, stacked
+from gpvi.training.program import Plan, compile_chunk, stack
 from gpvi.training.stopping import Assessment, Candidate
 
 ENOUGH = 0.9
@@ -103,13 +103,13 @@ class Rivalry(NamedTuple):
 def mixture_for(
     method: Method,
     density: Whitened,
-    exploration: Exploration | None,
+    exploration: Exploration,
     assess: Callable[[State], Assessment],
     *,
     key: PRNGKeyArray,
 ) -> Candidate | None:
-    """Train a mixture for a posterior in which several modes were found; None for any other, and if one is enough."""
-    if exploration is None or not exploration.labels.any() or not _replaceable(method):
+    """Train a mixture in place of the method's generator; None if that may not be replaced, or one mode is enough."""
+    if not _replaceable(method):
         return None
     rivalry = Rivalry(cast(GPVI, method), density, exploration, assess, time.perf_counter())
     alone_key, together_key, richer_key = jax.random.split(key, 3)
@@ -134,8 +134,9 @@ def mixture_for(
 
 def _replaceable(method: Method) -> bool:
     """Whether the method's generator may be replaced by several: it trains one with an exact inverse, by Eq. 3."""
-    triangular = isinstance(method, GPVI) and isinstance(method.generator, Triangular)
-    return triangular and method.gradient == "pathwise"
+    if not isinstance(method, GPVI) or method.gradient != "pathwise":
+        return False
+    return isinstance(method.generator, Triangular)
 
 
 def _enough(candidate: Candidate) -> bool:
@@ -203,7 +204,7 @@ def enriched(
     densities = [_in_coordinates(density, fitted.model.affines, c) for c in range(count)]
     keys = jax.random.split(init_key, count)
     states = [method.init(each, optimizer, key=k) for each, k in zip(densities, keys, strict=True)]
-    (beside, shared), (state, _) = stacked(densities, share=True), stacked(states)
+    (beside, shared), (state, _) = stack(densities, share=True), stack(states)
     plan = Plan(method, optimizer, RICHER_STEPS, seeds=count, shared=shared)
     program = compile_chunk(plan, beside, state)
     state, training = train(plan, program, beside, state, Watch(NullMeter()), key=run_key)

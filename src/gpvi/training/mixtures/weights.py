@@ -59,24 +59,24 @@ class Cloud(NamedTuple):
 
 
 class Weighted(NamedTuple):
-    """As many draws of each component, and their importance weights with the posterior: they sum to one."""
+    """Draws of all components alike, as the weights see them."""
 
-    x: Float[np.ndarray, "n d"]
     ratios: Float[np.ndarray, "n k"]
     """q_c(x), up to a factor for each x."""
     average: Float[np.ndarray, " n"]
+    """Their importance weights, Pareto-smoothed, which sum to one."""
     k_hat: float
 
 
 def weighted_draws(density: Whitened, mixture: MixtureMap, *, key: PRNGKeyArray) -> Weighted:
-    """Draw from all components alike, and weigh the draws by p over the mean of the q_c, Pareto-smoothed."""
+    """Draw from all components alike, and weigh the draws by p over the mean of the q_c."""
     count = len(mixture.log_weights)
     x, log_q = draws_of_all(mixture, max(FEWEST, DRAWS // count), key)
     log_proposal = logsumexp(log_q, axis=1) - math.log(count)
     log_weights, k_hat = smoothed_log_weights(log_densities(density, x) - log_proposal)
     average = np.exp(np.asarray(log_weights, np.float64))
     ratios = np.exp(np.asarray(log_q - log_proposal[:, None], np.float64))
-    return Weighted(np.asarray(x, np.float64), ratios, average / average.sum(), float(k_hat))
+    return Weighted(ratios, average / max(average.sum(), np.finfo(float).tiny), float(k_hat))
 
 
 def weighed(

@@ -4,7 +4,8 @@ A generator x = f(z) is an approximation, but it is also the best preconditioner
 nearly N(0, I) (`gpvi.posterior.noise_space`). NUTS runs there, from draws that are chosen by their importance weights,
 so that the chains begin in the posterior and the warm-up only has a step size to find. Where a first block of draws
 mixes badly, the whitened coordinates, in which the generator was trained, get a block as well, and the chains go on in
-whichever gives more effective draws for a gradient of log p.
+whichever gives more effective draws for a gradient of log p. There, and for a generator of several components, which
+has no single noise to run in, chains also jump to draws of the generator (`gpvi.posterior.proposals`).
 """
 
 import dataclasses
@@ -20,7 +21,13 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpvi.diagnostics import mcmc
-from gpvi.diagnostics.importance import DEFAULT_DRAWS, effective_share, smoothed_log_weights
+from gpvi.diagnostics.importance import (
+    DEFAULT_DRAWS,
+    draw_weighted,
+    effective_share,
+    smoothed_log_weights,
+)
+from gpvi.diagnostics.sampling import log_prob
 from gpvi.diagnostics.verdict import DOUBTFUL_RHAT, TOLERATED_DIVERGENCES, TRUSTED_RHAT
 from gpvi.errors import NotAvailableError, TrainingWarning, warn
 from gpvi.generators import AbstractGenerator
@@ -30,6 +37,7 @@ from gpvi.methods.carriers import Chains, Particles, Sampler
 from gpvi.posterior.history import Training
 from gpvi.posterior.noise_space import NoiseSpace
 from gpvi.posterior.posterior import Posterior
+from gpvi.posterior.proposals import WithProposals
 from gpvi.progress import Meter, NullMeter, as_meter, shown
 from gpvi.specs import as_key, require_count
 from gpvi.targets.coordinates import Whitened
@@ -39,8 +47,11 @@ from gpvi.training.context import check_context
 from gpvi.training.loop import Watch, train
 from gpvi.training.program import Plan, compile_chunk, limit_chunk_time
 
+STARTED = "started at draws chosen by importance weights"
 BLOCK = 250
 """Transitions of each chain in a block; a warm-up is one block."""
+MOST_DOUBLINGS = 8
+"""Trajectories of 255 leapfrogs at most: longer ones in a first block would cost as much as training."""
 WELL_MIXED_SHARE = 0.1
 """Effective draws, as a share of the draws, above which other coordinates are not tried."""
 EXACT_DRAWS, EXACT_ESS = 1_000, 1_000
@@ -92,7 +103,7 @@ class Walk:
         key: PRNGKeyArray,
     ):
         init_key, self._key = jax.random.split(key)
-        method = NUTS(chains=len(starts), draws=BLOCK, warmup=BLOCK)
+        method = NUTS(chains=len(starts), draws=BLOCK, warmup=BLOCK, max_doublings=MOST_DOUBLINGS)
         state = method.moved(method.init(density, optax.identity(), key=init_key), density, starts)
         plan = limit_chunk_time(Plan(method, optax.identity(), BLOCK), density, state)
         self.where = where
@@ -266,22 +277,40 @@ def _begun(
 ) -> tuple["Walk", int, list[str]]:
     """Run a first block of draws; return the chains in the better coordinates, gradients spent in others, and why."""
     start_key, noise_key, affine_key = jax.random.split(key, 3)
-    noise_space = NoiseSpace(density, generator)
     meter.update(0, "choosing where to start")
+    affine = density
+    point = jnp.zeros((1, density.dim), density.dtype)
+    if _available(log_prob, generator, point):
+        affine = WithProposals(density.target, density.affine, generator)
+    if affine is not density and not _available(jax.vmap(generator.inverse), point):
+        u, quality = _starts_of_components(density, generator, chains, key=start_key)
+        walk = Walk("whitened coordinates", affine, lambda u: u, u, key=affine_key)
+        walk.until(BLOCK, meter)
+        return walk, 0, [f"{STARTED} ({quality})"]
+    noise_space = NoiseSpace(density, generator)
     z, quality = _starts(noise_space, chains, key=start_key)
     forward = functools.partial(_pushed, generator)
-    story = [f"started at draws chosen by importance weights ({quality})"]
+    story = [f"{STARTED} ({quality})"]
     walk = Walk("the generator's noise", noise_space, forward, z, key=noise_key)
     walk.until(BLOCK, meter)
     if walk.interrupted or not walk.mixing(density).poor:
         return walk, 0, story
-    other = Walk("whitened coordinates", density, lambda u: u, forward(z), key=affine_key)
+    other = Walk("whitened coordinates", affine, lambda u: u, forward(z), key=affine_key)
     other.until(BLOCK, meter)
     if other.interrupted:
         return walk, other.gradients, story
     better, left = sorted((walk, other), key=lambda each: each.efficiency(density), reverse=True)
     story.append(f"{left.where} gave fewer effective draws for a gradient ({left.mixing(density)})")
     return better, left.gradients, story
+
+
+def _available(function: Callable[..., Any], *arguments: Any) -> bool:
+    """Whether a generator has this: an inverse, or a density at any point. A mixture has the latter only."""
+    try:
+        eqx.filter_eval_shape(function, *arguments)
+    except NotAvailableError:
+        return False
+    return True
 
 
 def _prolonged(walk: "Walk", goal: Goal, density: Whitened, meter: Meter) -> Mixing:
@@ -299,23 +328,38 @@ def _prolonged(walk: "Walk", goal: Goal, density: Whitened, meter: Meter) -> Mix
 def _starts(
     noise_space: NoiseSpace, chains: int, *, key: PRNGKeyArray
 ) -> tuple[Float[Array, "c d"], str]:
-    """Return different points z, drawn in proportion to smoothed importance weights, and how good these are.
+    """Return points z to start from, and how good their weights are."""
+    draw_key, choice_key = jax.random.split(key)
+    z = standard_normal(noise_space.generator, max(DEFAULT_DRAWS, 10 * chains), key=draw_key)
+    return _chosen(z, _log_ratios(noise_space, z), chains, choice_key)
+
+
+def _starts_of_components(
+    density: Whitened, generator: AbstractGenerator, chains: int, *, key: PRNGKeyArray
+) -> tuple[Float[Array, "c d"], str]:
+    """Return points u to start from where there is no single z, and how good their weights are."""
+    draw_key, choice_key = jax.random.split(key)
+    drawn = draw_weighted(density, generator, max(DEFAULT_DRAWS, 10 * chains), key=draw_key)
+    return _chosen(drawn.x, drawn.log_ratios, chains, choice_key)
+
+
+def _chosen(
+    points: Float[Array, "n d"], log_ratios: Float[Array, " n"], chains: int, key: PRNGKeyArray
+) -> tuple[Float[Array, "c d"], str]:
+    """Choose different points in proportion to their smoothed importance weights.
 
     The largest of log w + Gumbel noise are draws without replacement, so that chains do not begin at one point even if
     it has all the weight.
     """
-    draw_key, choice_key = jax.random.split(key)
-    z = standard_normal(noise_space.generator, max(DEFAULT_DRAWS, 10 * chains), key=draw_key)
-    log_ratios = _log_ratios(noise_space, z)
     log_weights, k_hat = smoothed_log_weights(log_ratios)
     if int(jnp.isfinite(log_weights).sum()) < chains:
         raise NotAvailableError(
-            f"log p is finite at fewer than {chains} of {len(z)} draws, so {chains} chains cannot start. Train again "
-            "(see diagnose()), or look at target.debug()."
+            f"log p is finite at fewer than {chains} of {len(points)} draws, so {chains} chains cannot start. Train "
+            "again (see diagnose()), or look at target.debug()."
         )
-    order = log_weights + jax.random.gumbel(choice_key, log_weights.shape, log_weights.dtype)
+    order = log_weights + jax.random.gumbel(key, log_weights.shape, log_weights.dtype)
     quality = f"k̂ {float(k_hat):.2f}, effective share {float(effective_share(log_weights)):.2f}"
-    return z[jnp.argsort(-order)[:chains]], quality
+    return points[jnp.argsort(-order)[:chains]], quality
 
 
 @eqx.filter_jit

@@ -197,7 +197,7 @@ def test_jumps_to_draws_of_a_generator_weigh_modes_that_no_trajectory_connects()
         density = WithProposals(target, Affine.identity(1, target.dtype), generator)
         starts = jnp.full((4, 1), -9.0)
         walk = refinement.Walk("test", density, lambda u: u, starts, key=KEY)
-        walk.until(1_000, NullMeter())
+        walk.until(1_000, refinement.Relay(NullMeter(), 0, 1))
         chains = walk.chains()
     x = np.asarray(chains.by_chain(chains.drawn))
     right = (x > 0).astype(float)
@@ -219,7 +219,7 @@ def test_every_jump_to_a_draw_of_the_posterior_is_accepted():
         own = WithProposals(density, Affine.identity(3, density.dtype), exact)
         starts = jnp.asarray(MEAN + np.zeros((2, 3)))
         walk = refinement.Walk("test", own, lambda u: u, starts, key=KEY)
-        walk.until(250, NullMeter())
+        walk.until(250, refinement.Relay(NullMeter(), 0, 1))
     _, training = walk.record()
     assert (training.history["jumped"] > 0.999).all()
 
@@ -244,6 +244,27 @@ def test_exact_goes_on_until_the_chains_agree():
     np.testing.assert_array_equal(
         generator_of(posterior).sample(5, key=KEY), alone.sample(5, key=KEY)
     )
+
+
+class Record(NullMeter):
+    def __init__(self):
+        self.done, self.totals = [], []
+
+    def start(self, total, label):
+        self.totals.append(total)
+
+    def update(self, done, message):
+        self.done.append(done)
+
+
+@pytest.mark.slow
+def test_progress_counts_warm_up_and_draws(exact):
+    record = Record()
+    generator_of(exact).refine(key=KEY, draws=300, progress=record)
+    assert record.totals == [750]
+    assert record.done == sorted(record.done)
+    assert record.done[-1] == 750
+    assert len(set(record.done)) > 20
 
 
 @pytest.mark.slow

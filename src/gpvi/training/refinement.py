@@ -54,8 +54,8 @@ MOST_DOUBLINGS = 8
 """Trajectories of 255 leapfrogs at most: longer ones in a first block would cost as much as training."""
 WELL_MIXED_SHARE = 0.1
 """Effective draws, as a share of the draws, above which other coordinates are not tried."""
-EXACT_DRAWS, EXACT_ESS = 1_000, 1_000
-"""Of `exact=True`: the draws of each chain at first, and the effective draws (bulk and tail) to reach."""
+EXACT_CHAINS, EXACT_DRAWS, EXACT_ESS = 4, 1_000, 1_000
+"""Of `exact=True`: chains, the draws of each at first, and the effective draws (bulk and tail) to reach."""
 MOST_GRADIENTS = 2_000_000
 """Of `exact=True`: no doubling of the chains is begun if more gradients would be spent on them."""
 
@@ -85,9 +85,33 @@ class Mixing(NamedTuple):
 class Goal(NamedTuple):
     """How long chains run: `draws` each, then twice as long until `ess` is reached or the gradients are spent."""
 
+    chains: int
     draws: int
     ess: int = 0
     gradients: int = 0
+
+
+class Relay(NullMeter):
+    """Passes the progress of a block on to a meter that counts all blocks.
+
+    Parameters
+    ----------
+    meter
+        The meter of the whole work.
+    first, total
+        What was done before this block, and the most that is shown as done.
+    """
+
+    def __init__(self, meter: Meter, first: int, total: int):
+        self._meter, self._first, self._total = meter, first, total
+
+    def after(self, steps: int) -> "Relay":
+        """Return the relay of a block before which so many more steps were taken."""
+        return Relay(self._meter, self._first + steps, self._total)
+
+    def update(self, done: int, message: str) -> None:
+        """Pass it on, counted from the beginning of the work."""
+        self._meter.update(min(self._first + done, self._total), message)
 
 
 class Walk:
@@ -124,20 +148,24 @@ class Walk:
         """The draws of each chain so far."""
         return sum(int(table.kept) for table in self._tables)
 
-    def advance(self, meter: Meter) -> None:
+    def advance(self, meter: Relay) -> None:
         """Run the next block: the warm-up at first, then draws."""
         own_key = jax.random.fold_in(self._key, len(self._blocks))
         self._state, block = train(
-            self._plan, self._program, self._density, self._state, Watch(meter), key=own_key
+            self._plan,
+            self._program,
+            self._density,
+            self._state,
+            Watch(meter.after(self.steps)),
+            key=own_key,
         )
-        self.interrupted = block.unfinished
+        self.interrupted = block.steps < BLOCK
         table = self._state.learner.model
         rows = len(table.drawn)
         positions, divergent = self._into_training(table.drawn), table.divergent[:rows]
         self._tables.append(Chains(positions, divergent, table.kept, table.chains))
         self._blocks.append(block)
-        if block.steps == BLOCK:
-            self._state = self._method.prolonged(self._state)
+        self._state = self._method.prolonged(self._state)
 
     @property
     def gradients(self) -> int:
@@ -148,7 +176,7 @@ class Walk:
         """Effective draws for a gradient of log p."""
         return self.mixing(density).ess / self.gradients
 
-    def until(self, draws: int, meter: Meter) -> None:
+    def until(self, draws: int, meter: Relay) -> None:
         """Run blocks until each chain has this many draws."""
         while not self.interrupted and self.draws < draws:
             self.advance(meter)
@@ -193,20 +221,21 @@ def refine(
     check_context("refine", key)
     require_count("draws", draws, "1000 draws of each chain are usual.")
     require_count("chains", chains, "R̂ needs 2 or more; 4 is usual.")
-    target = posterior.require_target("refine")
-    check_refinable(target, posterior.method, posterior.model)
+    assert posterior.target is not None
+    check_refinable(posterior.target, posterior.method, posterior.model)
     total = BLOCK + -(-draws // BLOCK) * BLOCK
     with shown(as_meter(progress), total, f"NUTS from {type(posterior.method).__name__}") as meter:
         own = Relay(meter, 0, total)
-        return _refined(posterior, target, Goal(draws), chains, own, key=as_key(key))
+        return _refined(posterior, posterior.target, Goal(chains, draws), own, key=as_key(key))
 
 
 def made_exact(posterior: Posterior, meter: Meter, *, key: PRNGKeyArray) -> Posterior:
     """Refine until the chains agree and have `EXACT_ESS` effective draws, within `MOST_GRADIENTS`."""
-    goal = Goal(EXACT_DRAWS, EXACT_ESS, MOST_GRADIENTS)
+    goal = Goal(EXACT_CHAINS, EXACT_DRAWS, EXACT_ESS, MOST_GRADIENTS)
     steps = posterior.training.steps
-    target = posterior.require_target("exact=True")
-    return _refined(posterior, target, goal, 4, Relay(meter, steps, steps), key=key)
+    assert posterior.target is not None
+    own = Relay(meter, steps, steps)
+    return _refined(posterior, posterior.target, goal, own, key=key)
 
 
 def check_refinable(target: Target, method: Method, model: Any) -> None:
@@ -235,15 +264,15 @@ def _refined(
     posterior: Posterior,
     target: Target,
     goal: Goal,
-    chains: int,
-    meter: Meter,
+    meter: Relay,
     *,
     key: PRNGKeyArray,
 ) -> Posterior:
     """Choose starting points and coordinates, and run the chains; the generator is kept beside them."""
     density = Whitened(target, posterior.affine)
     with target.precision():
-        walk, gradients, story = _begun(density, posterior.generator.generator, chains, meter, key)
+        generator = posterior.generator.generator
+        walk, gradients, story = _begun(density, generator, goal.chains, meter, key)
         if walk.draws < mcmc.FEWEST_DRAWS:
             warn(
                 "refining was interrupted before there were draws; this is the generator's posterior",
@@ -254,7 +283,9 @@ def _refined(
         model = walk.chains()
     meter.update(walk.steps, f"done: {mixing}")
     method, training = walk.record()
-    story.append(f"{chains} chains in {walk.where}: {mixing}, {training.gradients:,} gradients")
+    story.append(
+        f"{goal.chains} chains in {walk.where}: {mixing}, {training.gradients:,} gradients"
+    )
     if not mixing.reaches(goal.ess) and goal.gradients:
         short = f"the chains fell short of R̂ {TRUSTED_RHAT} and {goal.ess:,.0f} effective draws: {mixing}"
         story.append(short)
@@ -272,9 +303,9 @@ def _begun(
     density: Whitened,
     generator: AbstractGenerator,
     chains: int,
-    meter: Meter,
+    meter: Relay,
     key: PRNGKeyArray,
-) -> tuple["Walk", int, list[str]]:
+) -> tuple[Walk, int, list[str]]:
     """Run a first block of draws; return the chains in the better coordinates, gradients spent in others, and why."""
     start_key, noise_key, affine_key = jax.random.split(key, 3)
     meter.update(0, "choosing where to start")
@@ -313,7 +344,7 @@ def _available(function: Callable[..., Any], *arguments: Any) -> bool:
     return True
 
 
-def _prolonged(walk: "Walk", goal: Goal, density: Whitened, meter: Meter) -> Mixing:
+def _prolonged(walk: Walk, goal: Goal, density: Whitened, meter: Relay) -> Mixing:
     """Run the chains to the goal, doubling their length as long as the budget allows; return how they have mixed."""
     draws = goal.draws
     while True:
@@ -371,26 +402,6 @@ def _pushed(generator: AbstractGenerator, z: Float[Array, "n d"]) -> Float[Array
 def _log_ratios(noise_space: NoiseSpace, z: Float[Array, "n d"]) -> Float[Array, " n"]:
     """Log p − log q at the draws f(z): the density of z beside N(0, I)."""
     return noise_space.log_densities(z) - jax.vmap(log_standard_normal)(z)
-
-
-class Relay(NullMeter):
-    """Passes the progress of blocks on to a meter that counts all of them.
-
-    Parameters
-    ----------
-    meter
-        The meter of the whole work.
-    first, total
-        What was done before the first block, and the most that is shown as done.
-    """
-
-    def __init__(self, meter: Meter, first: int, total: int):
-        self._meter, self._total = meter, total
-        self.first = first
-
-    def update(self, done: int, message: str) -> None:
-        """Pass it on, counted from the first block."""
-        self._meter.update(min(self.first + done, self._total), message)
 
 
 Posterior.refiner = staticmethod(refine)

@@ -28,7 +28,7 @@ from gpvi.diagnostics.importance import (
     smoothed_log_weights,
 )
 from gpvi.diagnostics.sampling import log_prob
-from gpvi.diagnostics.verdict import DOUBTFUL_RHAT, TOLERATED_DIVERGENCES, TRUSTED_RHAT
+from gpvi.diagnostics.verdict import DOUBTFUL_RHAT, TRUSTED_RHAT
 from gpvi.errors import NotAvailableError, TrainingWarning, warn
 from gpvi.generators import AbstractGenerator
 from gpvi.generators.noise import log_standard_normal, standard_normal
@@ -54,6 +54,8 @@ MOST_DOUBLINGS = 8
 """Trajectories of 255 leapfrogs at most: longer ones in a first block would cost as much as training."""
 WELL_MIXED_SHARE = 0.1
 """Effective draws, as a share of the draws, above which other coordinates are not tried."""
+DIVERGENT_SHARE = 0.01
+"""The share of draws after a divergence up to which other coordinates are not tried."""
 EXACT_CHAINS, EXACT_DRAWS, EXACT_ESS = 4, 1_000, 1_000
 """Of `exact=True`: chains, the draws of each at first, and the effective draws (bulk and tail) to reach."""
 MOST_GRADIENTS = 2_000_000
@@ -61,25 +63,27 @@ MOST_GRADIENTS = 2_000_000
 
 
 class Mixing(NamedTuple):
-    """How well chains have mixed: worst over coordinates, bulk and tail, and the share of divergent draws."""
+    """How well chains have mixed: worst over coordinates, bulk and tail; and the draws that follow a divergence."""
 
     rhat: float
     ess: float
-    divergent: float
+    divergences: int
     draws: int
 
     @property
     def poor(self) -> bool:
         """Whether other coordinates are worth a try."""
         few = self.ess < WELL_MIXED_SHARE * self.draws
-        return few or not self.rhat <= DOUBTFUL_RHAT or self.divergent > TOLERATED_DIVERGENCES
+        diverge = self.divergences > DIVERGENT_SHARE * self.draws
+        return few or diverge or not self.rhat <= DOUBTFUL_RHAT
 
     def reaches(self, ess: int) -> bool:
         """Whether the chains agree and have this many effective draws."""
         return self.rhat <= TRUSTED_RHAT and self.ess >= ess
 
     def __str__(self) -> str:
-        return f"R̂ {self.rhat:.3f}, {self.ess:.0f} effective of {self.draws:,} draws"
+        diverged = f", {self.divergences} after a divergence" if self.divergences else ""
+        return f"R̂ {self.rhat:.3f}, {self.ess:.0f} effective of {self.draws:,} draws{diverged}"
 
 
 class Goal(NamedTuple):
@@ -196,9 +200,8 @@ class Walk:
         chains = self.chains()
         both = jnp.concatenate([chains.drawn, jax.vmap(density.affine)(chains.drawn)], axis=1)
         found = mcmc.summary(chains.by_chain(both))
-        rows = len(chains.drawn)
         ess = np.min([found.ess_bulk, found.ess_tail])
-        return Mixing(float(np.max(found.rhat)), float(ess), chains.divergences / rows, rows)
+        return Mixing(float(np.max(found.rhat)), float(ess), chains.divergences, len(chains.drawn))
 
     def record(self) -> tuple[NUTS, Training]:
         """Return the method as if it had run at once, and how it went."""

@@ -154,6 +154,24 @@ class Posterior:
             explored=explored,
         )
 
+    @classmethod
+    def from_saved(cls, saved: saving.Saved) -> "Posterior":
+        """Make the posterior that a file holds, without its target.
+
+        Parameters
+        ----------
+        saved
+            What was read.
+
+        Returns
+        -------
+        Posterior
+            The posterior, and the generator that its chains started from, if they did.
+        """
+        posterior = cls(**saved._replace(trained=None)._asdict())
+        posterior.trained = None if saved.trained is None else cls.from_saved(saved.trained)
+        return posterior
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what may hold functions, so that copies can be sent to other processes.
 
@@ -1030,14 +1048,7 @@ def load(path: str | os.PathLike[str], classes: Iterable[Any] = ()) -> Posterior
     ...     gpvi.load(f"{folder}/normal.gpvi").dim
     2
     """
-    saved = saving.read(path, classes)
-    return _loaded(saved, None if saved.trained is None else _loaded(saved.trained))
-
-
-def _loaded(saved: saving.Saved, trained: Posterior | None = None) -> Posterior:
-    posterior = Posterior(**saved._replace(trained=None)._asdict())
-    posterior.trained = trained
-    return posterior
+    return Posterior.from_saved(saving.read(path, classes))
 
 
 def _count(n: Any) -> int:

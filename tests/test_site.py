@@ -33,6 +33,7 @@ FRAGMENTS = {
     "docs/index.md": "the beginning of README.md",
     "docs/command-line.md": "a line of a user's file",
     "docs/scaling.md": "several devices and hosts",
+    "docs/results.md": "fits of some minutes",
     "docs/surviving.md": "names that the reader has",
     "docs/write-your-own.md": "tests/test_docs.py",
 }

@@ -13,7 +13,9 @@ from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators.gaussian import LinearMap
 from gpvi.methods.carriers import Chains
 from gpvi.posterior.posterior import Posterior
+from gpvi.posterior.proposals import WithProposals
 from gpvi.posterior.start import Start
+from gpvi.progress import NullMeter
 from gpvi.targets.coordinates import Affine
 from gpvi.training import refinement
 from known_posteriors import NO_TRAINING
@@ -94,7 +96,7 @@ def test_what_was_done_is_told_and_counted(exact):
     leapfrogs = exact.training.history["leapfrogs"]
     assert exact.training.gradients == round(4 * leapfrogs.sum(dtype=float))
     assert exact.training.steps == len(leapfrogs) == refinement.BLOCK + 500
-    assert exact.method == gpvi.NUTS(draws=500, warmup=refinement.BLOCK)
+    assert exact.method == gpvi.NUTS(draws=500, warmup=refinement.BLOCK, max_doublings=8)
     assert exact.size == 2_000
 
 
@@ -182,6 +184,47 @@ def test_bad_coordinates_are_left(monkeypatch):
 
 
 @pytest.mark.slow
+def test_jumps_to_draws_of_a_generator_weigh_modes_that_no_trajectory_connects():
+    """0.3 N(−9, 1) + 0.7 N(9, 1) in float64, jumps to N(0, 10²): shares and means are right, proposals are counted."""
+
+    def log_density(x):
+        left, right = -0.5 * (x[0] + 9) ** 2, -0.5 * (x[0] - 9) ** 2
+        return jnp.logaddexp(jnp.log(0.3) + left, jnp.log(0.7) + right)
+
+    target = gpvi.Target(log_density, dim=1, dtype="float64")
+    with jax.enable_x64(True):
+        generator = LinearMap(jnp.full((1, 1), 10.0), jnp.zeros(1))
+        density = WithProposals(target, Affine.identity(1, target.dtype), generator)
+        starts = jnp.full((4, 1), -9.0)
+        walk = refinement.Walk("test", density, lambda u: u, starts, key=KEY)
+        walk.until(1_000, refinement.Relay(NullMeter(), 0, 1))
+        chains = walk.chains()
+    x = np.asarray(chains.by_chain(chains.drawn))
+    right = (x > 0).astype(float)
+    for values, expected in ((right, 0.7), (right * x, 0.7 * 9.0)):
+        effective = mcmc.effective_sample_size(values.reshape(8, 500, 1))
+        error = values.std() / np.sqrt(effective[0])
+        assert error < 0.1 * abs(expected)
+        assert abs(values.mean() - expected) < 4.5 * error
+    _, training = walk.record()
+    leapfrogs = round(4 * training.history["leapfrogs"].sum(dtype=float))
+    assert training.gradients == leapfrogs + 4 * training.steps
+
+
+@pytest.mark.slow
+def test_every_jump_to_a_draw_of_the_posterior_is_accepted():
+    density = normal_target()
+    with jax.enable_x64(True):
+        exact = LinearMap(jnp.asarray(FACTOR), jnp.asarray(MEAN))
+        own = WithProposals(density, Affine.identity(3, density.dtype), exact)
+        starts = jnp.asarray(MEAN + np.zeros((2, 3)))
+        walk = refinement.Walk("test", own, lambda u: u, starts, key=KEY)
+        walk.until(250, refinement.Relay(NullMeter(), 0, 1))
+    _, training = walk.record()
+    assert (training.history["jumped"] > 0.999).all()
+
+
+@pytest.mark.slow
 def test_exact_goes_on_until_the_chains_agree():
     """A funnel's log-scale, N(0, 1), whose generator alone is a little off."""
 
@@ -201,6 +244,27 @@ def test_exact_goes_on_until_the_chains_agree():
     np.testing.assert_array_equal(
         generator_of(posterior).sample(5, key=KEY), alone.sample(5, key=KEY)
     )
+
+
+class Record(NullMeter):
+    def __init__(self):
+        self.done, self.totals = [], []
+
+    def start(self, total, label):
+        self.totals.append(total)
+
+    def update(self, done, message):
+        self.done.append(done)
+
+
+@pytest.mark.slow
+def test_progress_counts_warm_up_and_draws(exact):
+    record = Record()
+    generator_of(exact).refine(key=KEY, draws=300, progress=record)
+    assert record.totals == [750]
+    assert record.done == sorted(record.done)
+    assert record.done[-1] == 750
+    assert len(set(record.done)) > 20
 
 
 @pytest.mark.slow

@@ -467,23 +467,8 @@ def with_second_witness(
     return dataclasses.replace(
         diagnosis,
         agreement=Agreement(*found, summary, *bridge),
-        verdict=verdict.of_two_witnesses(
-            diagnosis.verdict, _without_divergences(diagnosis), summary, *found
-        ),
+        verdict=verdict.of_two_witnesses(diagnosis.verdict, summary, *found),
     )
-
-
-def _without_divergences(diagnosis: Diagnosis) -> Verdict:
-    """The verdict on chains if a few divergences do not count."""
-    count, heard = diagnosis.divergences, diagnosis.explored
-    if not count or count > verdict.TOLERATED_DIVERGENCES * diagnosis.draws:
-        return diagnosis.verdict
-    assert diagnosis.rhat is not None
-    assert diagnosis.ess is not None
-    unseen = 0.0 if heard is None else heard.unseen
-    judged = verdict.of_chains(diagnosis.rhat, diagnosis.ess, 0, unseen, explored=heard is not None)
-    counted = f"{count} of {diagnosis.draws:,} draws follow a divergence"
-    return judged._replace(reason=judged.reason.replace("no divergences", counted))
 
 
 def _bridge(

@@ -43,8 +43,6 @@ NARROW, WIDE = 0.8, 1.25
 """Spread of the draws over that of the posterior, by Stein's identity, between which particles are believed."""
 MEAN_ERRORS = 4.0
 """Standard errors of the mean score beyond which a mean is wrong; particles at rest have 0."""
-TOLERATED_DIVERGENCES = 0.01
-"""Share of draws after a divergence that does not count where importance weights fit and agree with the chains."""
 DISAGREEMENT = 5.0
 """Combined Monte-Carlo errors beyond which chains and importance weights disagree, of all means and spreads."""
 RULED_OUT = 0.01
@@ -231,25 +229,16 @@ def of_chains(
 
 
 def of_two_witnesses(
-    chains: Verdict,
-    otherwise: Verdict,
-    importance: Importance,
-    quantity: str,
-    shift: float,
-    errors: float,
+    chains: Verdict, importance: Importance, quantity: str, shift: float, errors: float
 ) -> Verdict:
     """Judge chains that importance weights were compared with: they differ most in `quantity`.
 
-    Weights that cannot be relied on count neither for the chains nor against them. Weighted draws go where a trajectory
-    that diverges cannot, so if they fit the posterior and agree, the verdict is that on chains without divergences,
-    `otherwise`.
+    Weights that cannot be relied on count neither for the chains nor against them. Agreement does not make up for
+    divergences: in a neck where trajectories fail, the generator may fall short as well.
     """
     effective = importance.effective_share * importance.draws
-    if not importance.k_hat <= RELIABLE_K_HAT or effective < FEWEST_EFFECTIVE:
-        return chains
-    if abs(errors) <= DISAGREEMENT and importance.effective_share >= GOOD_SHARE:
-        chains = otherwise
-    if chains.level == "do not trust":
+    unreliable = not importance.k_hat <= RELIABLE_K_HAT or effective < FEWEST_EFFECTIVE
+    if unreliable or chains.level == "do not trust":
         return chains
     if abs(errors) > DISAGREEMENT:
         return Verdict(

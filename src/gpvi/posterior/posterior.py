@@ -154,6 +154,24 @@ class Posterior:
             explored=explored,
         )
 
+    @classmethod
+    def from_saved(cls, saved: saving.Saved) -> "Posterior":
+        """Make the posterior that a file holds, without its target.
+
+        Parameters
+        ----------
+        saved
+            What was read.
+
+        Returns
+        -------
+        Posterior
+            The posterior, and the generator that its chains started from, if they did.
+        """
+        posterior = cls(**saved._replace(trained=None)._asdict())
+        posterior.trained = None if saved.trained is None else cls.from_saved(saved.trained)
+        return posterior
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what may hold functions, so that copies can be sent to other processes.
 
@@ -282,7 +300,20 @@ class Posterior:
         )
 
     def with_chains(self, method: Method, model: Chains, training: Training) -> "Posterior":
-        """Return a posterior of Markov chains that keeps this one, of a generator, as `trained`."""
+        """Return the posterior of Markov chains that started from this one, which it keeps as `trained`.
+
+        Parameters
+        ----------
+        method, training
+            As for the constructor.
+        model
+            The draws, in the coordinates of training.
+
+        Returns
+        -------
+        Posterior
+            The posterior of the chains, of the same target.
+        """
         return Posterior(
             method,
             model,
@@ -341,6 +372,7 @@ class Posterior:
         >>> refined.particles.shape, refined.trained is posterior
         ((500, 2), True)
         """
+        self._require_target("refine")
         return self.refiner(self, key=key, draws=draws, chains=chains, progress=progress)
 
     def sample(self, n: Count, *, key: PRNGKeyArray | int) -> Float[Array, "n d"]:
@@ -486,7 +518,7 @@ class Posterior:
                 f"draws is {draws}; the tail of their weights says nothing below {FEWEST_DRAWS}. Leave it out, or ask "
                 "for more."
             )
-        density = Whitened(self.require_target("diagnose"), self.affine)
+        density = Whitened(self._require_target("diagnose"), self.affine)
         initial, notes = self.start.evidence, self.training.notes
         with self._precision():
             found = self._exploration(density, key)
@@ -525,7 +557,7 @@ class Posterior:
         2
         """
         key = specs.as_key(key)
-        density = Whitened(self.require_target("modes"), self.affine)
+        density = Whitened(self._require_target("modes"), self.affine)
         with self._precision():
             found = self._exploration(density, key)
         if found is None:
@@ -675,7 +707,7 @@ class Posterior:
         n, key = self._asked(self._default_draws() if draws is None else draws, key)
         if n < FEWEST_DRAWS:
             raise InputError(f"draws is {n}; k̂ needs {FEWEST_DRAWS} or more.")
-        target = self.require_target("plot_weights")
+        target = self._require_target("plot_weights")
         generator = self._approximation.require_density("plot_weights")
         with self._precision():
             ratios = draw_weighted(target, generator, n, key=key).log_ratios
@@ -843,7 +875,7 @@ class Posterior:
         >>> posterior.predict(np.linspace(0, 1, 5), key=key)["y"].shape
         (1000, 5)
         """
-        target = self.require_target("predict")
+        target = self._require_target("predict")
         if draws is None:
             draws = min(PREDICTIONS, PREDICTIONS if self.size is None else self.size)
         draw_key, predict_key = jax.random.split(specs.as_key(key))
@@ -895,7 +927,7 @@ class Posterior:
         (4, 25, 2)
         """
         draws, key = self._asked(draws, key)
-        target = self.require_target("to_arviz")
+        target = self._require_target("to_arviz")
         arviz.check(target, draws, predictive=predictive, log_likelihood=log_likelihood)
         draw_key, predict_key = jax.random.split(key)
         with self._precision():
@@ -941,7 +973,7 @@ class Posterior:
         self, n: int, key: PRNGKeyArray, what: str
     ) -> tuple[Float[Array, "n d"], Float[Array, " n"], float]:
         """Return n new draws, their smoothed log weights, and k̂."""
-        target = self.require_target(what)
+        target = self._require_target(what)
         generator = self._approximation.require_density(what)
         with self._precision():
             drawn = draw_weighted(target, generator, n, key=key)
@@ -960,8 +992,7 @@ class Posterior:
         """Return the number of draws and the key that a caller asks for, after checking them."""
         return _count(n), specs.as_key(key)
 
-    def require_target(self, what: str) -> Target:
-        """Return the target; raise an error that names what needs it if there is none."""
+    def _require_target(self, what: str) -> Target:
         if self.target is None:
             raise NotAvailableError(
                 f"{what} needs the target, and a loaded posterior does not hold it: "
@@ -972,7 +1003,7 @@ class Posterior:
     def _require_naming(self, what: str) -> None:
         """Raise an error if draws can only be named by the model of a target, and there is none."""
         if self.naming == MODEL:
-            self.require_target(what)
+            self._require_target(what)
 
     def _named(self, x: Float[Array, "n d"], key: PRNGKeyArray | int) -> PyTree:
         """Return draws by name and in their supports; `key` draws what x does not determine."""
@@ -1017,14 +1048,7 @@ def load(path: str | os.PathLike[str], classes: Iterable[Any] = ()) -> Posterior
     ...     gpvi.load(f"{folder}/normal.gpvi").dim
     2
     """
-    saved = saving.read(path, classes)
-    return _loaded(saved, None if saved.trained is None else _loaded(saved.trained))
-
-
-def _loaded(saved: saving.Saved, trained: Posterior | None = None) -> Posterior:
-    posterior = Posterior(**saved._replace(trained=None)._asdict())
-    posterior.trained = trained
-    return posterior
+    return Posterior.from_saved(saving.read(path, classes))
 
 
 def _count(n: Any) -> int:

@@ -42,9 +42,14 @@ def test_its_options():
     assert gpvi.GPVI.paper(inverse=Helper(width=7)).solver == Helper(width=7)
     learned = gpvi.GPVI.paper(scale="learned", latent=2).generator
     assert learned == Residual(latent=2, hidden=(64, 64), scale=0.05, learn_scale=True)
-    for wrong in ({"scale": 0.0}, {"scale": "learnt"}, {"inverse": "exactly"}, {"particles": 0}):
+    for wrong in (
+        lambda: gpvi.GPVI.paper(scale=0.0),
+        lambda: gpvi.GPVI.paper(scale="learnt"),
+        lambda: gpvi.GPVI.paper(inverse="exactly"),
+        lambda: gpvi.GPVI.paper(particles=0),
+    ):
         with pytest.raises(InputError):
-            gpvi.GPVI.paper(**wrong)
+            wrong()
 
 
 def test_a_good_run_ends_without_a_word():

@@ -37,7 +37,7 @@ from gpvi.training.context import check_context
 from gpvi.training.loop import Callback, Watch, label, train
 from gpvi.training.preparation import Prepared, default_batch_size, first_state, planned, prepare
 from gpvi.training.program import Plan, compile_chunk, limit_chunk_time
-from gpvi.training.stopping import Judge, best_attempt
+from gpvi.training.stopping import Judge, best_attempt, fits_at_start, length_is_open
 
 
 def fit(
@@ -164,7 +164,18 @@ def fit(
             own_key = jax.random.fold_in(run_key, number)
             return train(plan, program, placed, state, watch, key=own_key)
 
-        if plan.rounds:
+        at_start = None
+        if plan.method.rounds(target.dim) and length_is_open(
+            target, steps, optimizer, batch_size, init
+        ):
+            meter.update(0, "judging the start")
+            judge_key = jax.random.fold_in(start_key, 2)
+            at_start = fits_at_start(placed, first, start.evidence, explored, key=judge_key)
+        if at_start is not None:
+            meter.update(0, "done: the start fits")
+            how = f"{label(plan.method, target.dim)}; 0 steps: the start is a Gaussian that fits"
+            state, training = first, Training(0, 0, 0.0, {}, chosen=f"{how} ({at_start})")
+        elif plan.rounds:
             state, training = best_attempt(attempt, placed, start.evidence, explored, key=run_key)
         else:
             state, training = attempt(0)

@@ -225,7 +225,9 @@ class GPVI(Method):
             Options that the class accepts.
         """
         unused = UNUSED.get(str(options.get("gradient", cls.gradient)), ())
-        if unused:  # what no gradient accepts is refused; the generator is looked at with its own gradient
+        if (
+            unused
+        ):  # what no gradient accepts is refused; the generator is looked at with its own gradient
             cls(**{**options, "gradient": "functional", "generator": cls.generator})
         return {name: value for name, value in options.items() if name not in unused}
 

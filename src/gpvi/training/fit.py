@@ -25,6 +25,7 @@ from gpvi.parallel import hosts
 from gpvi.parallel.mesh import for_seeds
 from gpvi.posterior.history import Training
 from gpvi.posterior.posterior import Posterior
+from gpvi.posterior.start import Start
 from gpvi.progress import Meter, as_meter, shown
 from gpvi.specs import as_key
 from gpvi.targets.coordinates import Whitened
@@ -38,7 +39,7 @@ from gpvi.training.mixtures.rival import mixture_for
 from gpvi.training.preparation import Prepared, default_batch_size, first_state, planned, prepare
 from gpvi.training.program import Plan, compile_chunk, limit_chunk_time, stack
 from gpvi.training.refinement import check_refinable, made_exact
-from gpvi.training.stopping import Candidate, Judge, best_attempt
+from gpvi.training.stopping import Candidate, Judge, best_attempt, fits_at_start, length_is_open
 
 RIVAL = 1_000
 """A mixture draws from the key folded with this number; attempts from those with smaller ones."""
@@ -184,22 +185,22 @@ def fit(
             own_key = jax.random.fold_in(run_key, RIVAL)
             return mixture_for(plan.method, density, found, judge.assess, key=own_key)
 
-        if plan.rounds:
+        untrained = None
+        if length_is_open(target, plan.method, steps, optimizer, batch_size, init):
+            untrained = _untrained(
+                plan, placed, first, start, explored, meter, key=jax.random.fold_in(start_key, 2)
+            )
+        if untrained is not None:
+            trained = plan.method, first, untrained
+        elif plan.rounds:
             trained = best_attempt(
                 plan.method, attempt, placed, start.evidence, explored, rival, key=run_key
             )
         else:
             trained = (plan.method, *attempt(0))
-        method, state, training = trained
-        concerns = _concerns(method, state, training)
-        training = dataclasses.replace(training, notes=(*training.notes, *notes, *concerns))
-        posterior = Posterior.from_training(
-            method, density.target, start, state, training, explored
-        )
-        if exact and not training.interrupted:
+        posterior = _posterior(*trained, density.target, start, notes, explored)
+        if exact and not posterior.training.interrupted:
             posterior = made_exact(posterior, meter, key=jax.random.fold_in(key, 3))
-    for note in concerns:
-        warn(note, TrainingWarning)
     return posterior
 
 
@@ -316,6 +317,44 @@ def fit_seeds(
             TrainingWarning,
         )
     return [posterior for posterior, _ in made]
+
+
+def _untrained(
+    plan: Plan,
+    density: Whitened,
+    first: State,
+    start: Start,
+    explored: Callable[[], Exploration | None],
+    meter: Meter,
+    *,
+    key: PRNGKeyArray,
+) -> Training | None:
+    """Return the record of a training without steps if the Gaussian at the start fits; None if it does not."""
+    meter.update(0, "judging the start")
+    fit = fits_at_start(density, first, start.evidence, explored, key=key)
+    if fit is None:
+        return None
+    meter.update(0, "done: the start fits")
+    what = label(plan.method, density.dim)
+    chosen = f"{what}; 0 steps: the start is a Gaussian that fits ({fit})"
+    return Training(0, 0, 0.0, {}, chosen=chosen, gradients=0)
+
+
+def _posterior(
+    method: Method,
+    state: State,
+    training: Training,
+    target: Target,
+    start: Start,
+    notes: tuple[str, ...],
+    explored: Callable[[], Exploration | None],
+) -> Posterior:
+    """Return the posterior of a run, after a warning of everything that its method finds wrong with it."""
+    concerns = _concerns(method, state, training)
+    for note in concerns:
+        warn(note, TrainingWarning)
+    training = dataclasses.replace(training, notes=(*training.notes, *notes, *concerns))
+    return Posterior.from_training(method, target, start, state, training, explored)
 
 
 def _unstacked(

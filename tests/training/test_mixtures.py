@@ -121,6 +121,7 @@ def rivalry(log_density, exploration):
     return Rivalry(SMALL, density, exploration, lambda state: pytest.fail("not asked"), 0.0)
 
 
+@pytest.mark.slow
 def test_a_mode_that_the_labels_leave_out_is_added():
     """All particles bear one label; the Gaussian that they begin from ends in one of the modes."""
     found = explored()

@@ -385,7 +385,7 @@ class GPVI(Method):
         return _as_noise_kernel(self.kernel)
 
 
-def _as_noise_kernel(value: OnNoise | Kernel | str) -> OnNoise:
+def _as_noise_kernel(value: Any) -> OnNoise:
     if isinstance(value, Kernel):
         return OnNoise("head", value)
     return resolve(value, {"head": OnNoise, "full": lambda: OnNoise("full")}, "kernel", OnNoise)

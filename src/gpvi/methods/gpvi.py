@@ -351,7 +351,8 @@ class GPVI(Method):
 
     def concerns(self, state: State, history: Mapping[str, np.ndarray]) -> tuple[str, ...]:
         """Return a note where the inverse or the map of a finished run is at fault, each with its remedy."""
-        return (*_of_the_inverse(history), *_of_folds(state.learner.model))
+        exact = isinstance(as_solver(self.solver), ExactSolver)
+        return (*_of_the_inverse(history, exact), *_of_folds(state.learner.model))
 
     def _unused(self) -> list[str]:
         """Return the options that were given although the gradient does not read them."""
@@ -391,8 +392,11 @@ def _as_noise_kernel(value: Any) -> OnNoise:
     return resolve(value, {"head": OnNoise, "full": lambda: OnNoise("full")}, "kernel", OnNoise)
 
 
-def _of_the_inverse(history: Mapping[str, np.ndarray]) -> Iterator[str]:
-    """Yield what is wrong with J^{-T}∇k in the last tenth of the steps; pathwise steps in between report 0."""
+def _of_the_inverse(history: Mapping[str, np.ndarray], exact: bool) -> Iterator[str]:
+    """Yield what is wrong with J^{-T}∇k in the last tenth of the steps; pathwise steps in between report 0.
+
+    A helper answers nearly vanishing ∇k with some small vector, so that its stretch says nothing of J.
+    """
 
     def at_the_end(name: str) -> float:
         values = history.get(name, np.zeros(1))
@@ -406,7 +410,7 @@ def _of_the_inverse(history: Mapping[str, np.ndarray]) -> Iterator[str]:
             "term is mostly wrong. Use solver='block', which is exact, or give a helper more width, a higher "
             "learning rate or more steps: gpvi.solvers.Helper(width=200, learning_rate=1e-3)"
         )
-    elif stretch > LARGEST_STRETCH:
+    if exact and stretch > LARGEST_STRETCH:
         yield (
             f"J^{{-T}} stretches some ∇k {stretch:.0e} times: J is nearly singular, and the entropy term is noise. Use "
             "a larger λ (scale=), a learned one (learn_scale=True), or gradient='pathwise'"

@@ -206,7 +206,7 @@ def test_the_page_displays(records, tmp_path, width):
     assert scroll <= visible
     assert (broken, images, cut) == (0, 12, 0)
     assert "CONSOLE" not in done.stderr
-    assert done.stdout.count('<th scope="row">SVGD') == 2
+    assert done.stdout.count('<th scope="row">SVGD</th>') == 2
 
 
 def test_columns_without_a_figure_are_left_out(records, page):

@@ -70,7 +70,7 @@ def unvisited_image(
     few = slice(0, LOOKED_AT)
     first_log_p = _log_p(density, np.stack([each(x[few]) for each in maps]))
     alike = np.asarray(first_log_p > log_p[few] - TOO_SMALL).any(axis=1)
-    maps, first_log_p = list(itertools.compress(maps, alike.tolist())), first_log_p[alike]
+    maps, first_log_p = [maps[i] for i in np.flatnonzero(alike)], first_log_p[alike]
     if not maps:
         return None
     try:

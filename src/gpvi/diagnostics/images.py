@@ -69,8 +69,8 @@ def unvisited_image(
     x, log_p, log_q = np.asarray(drawn.x, np.float64)[usable], log_p[usable], log_q[usable]
     few = slice(0, LOOKED_AT)
     first_log_p = _log_p(density, np.stack([each(x[few]) for each in maps]))
-    alike = np.asarray(first_log_p > log_p[few] - TOO_SMALL).any(axis=1)
-    maps, first_log_p = [maps[i] for i in np.flatnonzero(alike)], first_log_p[alike]
+    alike = np.flatnonzero((first_log_p > log_p[few] - TOO_SMALL).any(axis=1))
+    maps, first_log_p = [maps[i] for i in alike], first_log_p[alike]
     if not maps:
         return None
     try:

@@ -24,7 +24,6 @@ from gpvi.errors import NotAvailableError
 from gpvi.exploration.search import Exploration
 from gpvi.exploration.summits import Surroundings
 from gpvi.generators import AbstractGenerator
-from gpvi.generators.noise import log_standard_normal
 
 TOO_SMALL = math.log(20)
 """Nats: where log q lies this far below log p − log Z, the draws hardly visit the posterior."""
@@ -176,8 +175,4 @@ def log_q_at(
 
 @eqx.filter_jit
 def _log_q(generator: AbstractGenerator, x: Float[Array, "m d"]) -> Float[Array, " m"]:
-    def at(x: Float[Array, " d"]) -> Array:
-        z = generator.inverse(x)
-        return log_standard_normal(z) - generator.log_det(z)[1]
-
-    return jax.lax.map(at, x, batch_size=256)
+    return jax.lax.map(generator.log_prob, x, batch_size=256)

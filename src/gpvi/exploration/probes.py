@@ -65,7 +65,7 @@ def _humps(density: Density, key: PRNGKeyArray) -> tuple[Float[np.ndarray, "m d"
     axis_key, key = jax.random.split(key)
     axes = np.asarray(jax.random.permutation(axis_key, density.dim))[:AXES]
     along = np.eye(density.dim)[axes]
-    random = np.asarray(jax.random.normal(key, (DIRECTIONS, density.dim)), np.float64)
+    random = np.array(jax.random.normal(key, (DIRECTIONS, density.dim)), np.float64)
     random *= np.sqrt(density.dim) / np.linalg.norm(random, axis=1, keepdims=True)
     rays = np.concatenate([along, -along, random, -random])
     points = rays[:, None] * RADII[:, None]

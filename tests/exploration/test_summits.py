@@ -9,7 +9,7 @@ import pytest
 
 import gpvi
 from gpvi.exploration.probes import _climbed, _distinct, _humps
-from gpvi.exploration.summits import look_around
+from gpvi.exploration.summits import _curvatures, look_around
 from gpvi.targets.coordinates import Affine, Whitened
 
 
@@ -88,3 +88,16 @@ def test_particles_begin_around_summits_and_in_what_was_found():
         nearest = np.linalg.norm(starts.centres - np.array(centre), axis=1).argmin()
         np.testing.assert_allclose(starts.centres[nearest], centre, atol=0.3)
         np.testing.assert_allclose(starts.widths[nearest], width, rtol=0.2)
+
+
+def test_curvature_needs_gradients_alone():
+    """A log-density whose gradient is a rule of its own has no forward derivative."""
+    precision = jnp.array([[4.0, 1.0], [1.0, 100.0]])
+
+    @jax.custom_vjp
+    def log_density(x):
+        return -0.5 * x @ precision @ x
+
+    log_density.defvjp(lambda x: (log_density(x), x), lambda x, g: (-g * precision @ x,))
+    found = _curvatures(of(log_density, 2), jnp.zeros((1, 2)))
+    np.testing.assert_allclose(found[0], precision, rtol=0.02, atol=0.05)

@@ -225,7 +225,7 @@ class Diagnosis:
                 f"{self.explored.log_evidence:.4f} ± {self.explored.se:.4f}",
                 f"by independent islands of particles, with {self.explored.gradients:,} gradients"
                 if self.explored.healthy
-                else "by islands that could not follow everywhere: they do not count against the draws",
+                else "by islands that disagree or could not follow everywhere: what they missed does not count",
             )
             yield (
                 "explored, unseen",

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float
 
 from gpvi.diagnostics.importance import Importance
 from gpvi.diagnostics.missing_mass import ReferenceEvidence
-from gpvi.diagnostics.verdict import TOLERATED_MISSING
+from gpvi.diagnostics.verdict import LARGEST_EVIDENCE_ERROR, TOLERATED_MISSING
 from gpvi.errors import NotAvailableError
 from gpvi.exploration.search import Exploration
 from gpvi.exploration.summits import Surroundings
@@ -127,12 +127,13 @@ def _witness(
 
 
 def _healthy(exploration: Exploration, own: Importance, dtype: np.dtype) -> bool:
-    """Whether the islands miss nothing that the draws found: their log Z is not significantly smaller."""
+    """Whether the islands agree, and miss nothing that the draws found: their log Z is not significantly smaller."""
     rounding = abs(own.log_evidence) * float(np.finfo(dtype).eps)
     error = ISLAND_ERRORS * exploration.log_evidence_se + 3 * own.log_evidence_se + rounding
     short = own.log_evidence - exploration.log_evidence
     agrees = short <= max(error, -math.log1p(-TOLERATED_MISSING))
-    return exploration.arrived and agrees and not exploration.overlooks
+    certain = exploration.log_evidence_se <= LARGEST_EVIDENCE_ERROR
+    return exploration.arrived and certain and agrees and not exploration.overlooks
 
 
 def _around_summits(

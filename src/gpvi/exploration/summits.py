@@ -18,7 +18,7 @@ from gpvi.exploration.modes import log_densities
 from gpvi.exploration.probes import MOST, summits_in_sight
 from gpvi.exploration.tempering import Summits
 from gpvi.targets.coordinates import Affine
-from gpvi.targets.density import Density
+from gpvi.targets.density import Density, at_once
 
 DEGREES = 5
 """Degrees of freedom of the draws around a summit."""
@@ -30,6 +30,8 @@ OVERLOOKED = 2.0
 """Islands overlook a summit if the mass around it is this many times what they found there."""
 LEAST_SHARE = 0.02
 """Of the posterior; less is not looked at."""
+DROP, HALVINGS = 0.5, 12
+"""The width of a summit along an axis is where log p has fallen by this much, found by this many bisections."""
 NARROWEST, WIDEST = 1e-6, 2.0**14
 """Between these are the widths of summits."""
 
@@ -119,7 +121,7 @@ def look_around(density: Density, *, key: PRNGKeyArray) -> Surroundings | None:
     log_mass = heights + 0.5 * np.log(variances).sum(1)
     matters = log_mass >= log_mass.max() - MARGIN
     factors = (vectors * np.sqrt(variances)[:, None])[matters]
-    spent += len(heights) * density.dim + len(factors) * NEAR // 2
+    spent += len(heights) * density.dim * (2 + HALVINGS) + len(factors) * NEAR // 2
     return _surroundings(density, centres[matters], factors, spent, draw_key)
 
 
@@ -128,10 +130,9 @@ def _covariances(
 ) -> tuple[Float[np.ndarray, "m d"], Float[np.ndarray, "m d d"]]:
     """Eigenvalues and eigenvectors of |H|⁻¹ at each summit."""
     rows = np.resize(np.arange(len(centres)), MOST)
-    hessians = _hessians(density, jnp.asarray(centres[rows], density.dtype))
-    hessians = np.asarray(hessians, np.float64)[: len(centres)]
-    hessians = np.where(np.isfinite(hessians), hessians, 0.0)
-    values, vectors = np.linalg.eigh(0.5 * (hessians + np.swapaxes(hessians, 1, 2)))
+    curvature = _curvatures(density, jnp.asarray(centres[rows], density.dtype))
+    curvature = np.asarray(curvature, np.float64)[: len(centres)]
+    values, vectors = np.linalg.eigh(0.5 * (curvature + np.swapaxes(curvature, 1, 2)))
     return np.clip(1 / np.maximum(np.abs(values), 1e-30), NARROWEST**2, WIDEST**2), vectors
 
 
@@ -164,5 +165,28 @@ def _radius(dim: int) -> float:
 
 
 @eqx.filter_jit
-def _hessians(density: Density, x: Float[Array, "m d"]) -> Float[Array, "m d d"]:
-    return jax.lax.map(jax.hessian(density.log_density), x)
+def _curvatures(density: Density, x: Float[Array, "m d"]) -> Float[Array, "m d d"]:
+    """−∇²log p at each summit, by differences of scores: a log-density need not have second derivatives in JAX."""
+    return jax.lax.map(lambda x: _curvature(density, x), x)
+
+
+def _curvature(density: Density, x: Float[Array, " d"]) -> Float[Array, "d d"]:
+    axes, top = jnp.eye(density.dim, dtype=x.dtype), density.log_density(x)
+
+    def halve(_: Int[Array, ""], ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = ends
+        step = jnp.exp(0.5 * (low + high))
+        moved = step[:, None] * axes
+        values = density.log_densities(jnp.concatenate([x + moved, x - moved]))
+        near = (top - values).reshape(2, -1).mean(0) < DROP
+        return jnp.where(near, jnp.log(step), low), jnp.where(near, high, jnp.log(step))
+
+    ends = jnp.full_like(x, math.log(NARROWEST)), jnp.full_like(x, math.log(WIDEST))
+    width = jnp.exp(jax.lax.fori_loop(0, HALVINGS, halve, ends)[0])
+    moved = width[:, None] * axes
+    above, below = (
+        jax.lax.map(jax.grad(density.log_density), each, batch_size=at_once(density.dim))
+        for each in (x + moved, x - moved)
+    )
+    rows = (below - above) / (2 * width[:, None])
+    return jnp.where(jnp.isfinite(rows).all(1, keepdims=True), rows, axes / width**2)

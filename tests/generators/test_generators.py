@@ -126,7 +126,7 @@ def test_learned_tails_are_those_of_student(degrees):
     x = student.ppf(np.linspace(1e-8, 1 - 1e-8, 2_001))
     log_q = jax.vmap(generator.log_prob)(jnp.asarray(x)[:, None])
     weights = np.exp(student.logpdf(x) - log_q)
-    assert weights.max() < 1.07
+    assert weights.max() < 1.08
     assert weights[20:-20].min() > 0.8
     assert 1 / weights.mean() > 0.99, "the effective share of draws of q, 1 / E_p[p/q]"
 

@@ -710,6 +710,7 @@ def test_defaults_are_the_methods_own(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the generator folds")
 def test_unverified_generators_train_too():
     for generator in (MLP((8,), "tanh"), Triangular(1, "affine", (4,), scale_form="conditional")):
         posterior = fit(method=gpvi.GPVI(generator=generator, particles=16), steps=2)

@@ -10,6 +10,7 @@ from jaxtyping import Scalar
 from gpvi._compute.precision import product
 from gpvi.generators.base import AbstractGenerator
 from gpvi.targets.coordinates import Affine
+from gpvi.targets.semiseparable import Semiseparable
 
 
 class Preconditioned(AbstractGenerator):
@@ -85,6 +86,8 @@ class Preconditioned(AbstractGenerator):
         """Return L₁₁ A."""
         scale = self._head_affine().scale
         block = self.generator.head_jacobian(z_head)
+        if isinstance(scale, Semiseparable):
+            scale = scale.dense()
         if scale.ndim == 2:
             return lx.MatrixLinearOperator(product(scale, block.as_matrix()))
         if isinstance(block, lx.DiagonalLinearOperator):
@@ -125,5 +128,4 @@ class Preconditioned(AbstractGenerator):
         return jnp.prod(jnp.sign(self.affine.diagonal))
 
     def _head_affine(self) -> Affine:
-        k, scale = self.latent, self.affine.scale
-        return Affine(self.affine.location[:k], scale[:k] if scale.ndim == 1 else scale[:k, :k])
+        return self.affine.leading(self.latent)

@@ -197,6 +197,13 @@ class TriangularMap(AbstractGenerator):
         z_tail = x_tail if self.network is None else self.network.inverse(z_head, x_tail)
         return jnp.concatenate([z_head, z_tail])
 
+    def at_rest(self) -> "TriangularMap":
+        """The same map with g = 0: before training, when T permutes, its draws are then standard normal."""
+        if self.network is None:
+            return self
+        output = jax.tree.map(jnp.zeros_like, self.network.output)
+        return eqx.tree_at(lambda g: g.network.output, self, output)
+
     @property
     def last_layer(self):
         """W of the tail's network, which T′ and σ do not depend on."""

@@ -5,11 +5,13 @@ a generator (Eq. 14). All eight share one step.
 """
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
@@ -98,6 +100,11 @@ class Transport(Method):
         if self.annealing is not None:
             require_instance("annealing", self.annealing, Annealing)
         self.direction()
+
+    def gradients(self, history: Mapping[str, np.ndarray], dim: int) -> int:
+        """Return the number of particles of all steps."""
+        sets = 2 if self.separate_expectation else 1
+        return sets * self.particles * history["gradient_norm"].shape[-1]
 
     @property
     @abstractmethod

@@ -58,11 +58,25 @@ def rounds(
     init: Any,
 ) -> tuple[int, ...]:
     """Return the steps of each round; none if the user chose the length, the schedule or the coordinates."""
-    chosen = steps is not None or optimizer is not None or batch_size is not None
-    unsuitable = target.draws_its_start or target.dim > MOST_DIMENSIONS
-    if chosen or unsuitable or not isinstance(init, str):
+    if not length_is_open(target, method, steps, optimizer, batch_size, init):
+        return ()
+    if target.dim > MOST_DIMENSIONS:
         return ()
     return method.rounds(target.dim)
+
+
+def length_is_open(
+    target: Target,
+    method: Method,
+    steps: int | None,
+    optimizer: optax.GradientTransformation | None,
+    batch_size: int | None,
+    init: Any,
+) -> bool:
+    """Whether the library may choose how long to train, from a start that it has searched for."""
+    chosen = steps is not None or optimizer is not None or batch_size is not None
+    searched = isinstance(init, str) and not target.draws_its_start
+    return not chosen and searched and bool(method.rounds(target.dim))
 
 
 class Assessment(NamedTuple):
@@ -144,6 +158,11 @@ class Judge:
         self._key, self._other_key = jax.random.split(key)
         self.last: Assessment | None = None
 
+    def looks_settled(self, state: State) -> bool:
+        """Whether the weights of the draws are even, whatever the draws may miss."""
+        summary = importance_of_draws(self._density, state.learner.model, key=self._key)
+        return Assessment(summary, None).settled
+
     def assess(self, state: State) -> Assessment:
         """Assess the draws of this state."""
         return self._assessed(state, self._key)
@@ -169,6 +188,39 @@ class Judge:
         return reason, now
 
 
+def fits_at_start(
+    density: Density,
+    state: State,
+    initial: InitialEvidence | None,
+    explored: Callable[[], Exploration | None],
+    *,
+    key: PRNGKeyArray,
+) -> Assessment | None:
+    """Assess the Gaussian that training starts from; None unless it fits, so that there is nothing to train.
+
+    Only if its weights are as even as training could make them are other parts of the posterior looked for.
+    """
+    judge = Judge(density, _references(density, initial, explored, key=key), key=key)
+    if not judge.looks_settled(state):
+        return None
+    reason, assessment = judge(state, None)
+    return None if reason is None else assessment
+
+
+def _references(
+    density: Density,
+    initial: InitialEvidence | None,
+    explored: Callable[[], Exploration | None],
+    *,
+    key: PRNGKeyArray,
+) -> Callable[[], Sequence[ReferenceEvidence | None]]:
+    """Return a function that estimates log Z without the draws, when it is first called."""
+    from_start = None if initial is None else initial.reference(density)
+    return functools.cache(
+        lambda: (from_start, wide_gaussian_evidence(density, key=key), evidence_of(explored()))
+    )
+
+
 def best_attempt(
     method: Method,
     attempt: Callable[[int, Judge], tuple[State, Training]],
@@ -185,10 +237,7 @@ def best_attempt(
     rival that is better than a finished attempt ends the attempts.
     """
     wide_key, judge_key = jax.random.split(jax.random.fold_in(key, ATTEMPTS))
-    from_start = None if initial is None else initial.reference(density)
-    references = functools.cache(
-        lambda: (from_start, wide_gaussian_evidence(density, key=wide_key), evidence_of(explored()))
-    )
+    references = _references(density, initial, explored, key=wide_key)
     attempts: list[Candidate] = []
     reports: list[str] = []
     mixture: Candidate | None = None

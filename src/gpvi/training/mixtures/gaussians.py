@@ -115,7 +115,7 @@ def _matched(
     half = normal(key, (draws // 2, density.dim), density.dtype)
     v = jnp.concatenate([half, -half])
     at = evaluate(density, jax.vmap(affine)(v))
-    slope, curvature = _regressed(v, product(at.score, affine.scale), at.finite)
+    slope, curvature = _regressed(v, product(at.score, affine.matrix), at.finite)
     curvatures, axes = jnp.linalg.eigh(curvature)
     precisions = 1 + length * (jnp.clip(curvatures, 1 / LARGEST_CHANGE, LARGEST_CHANGE) - 1)
     move = product(axes, product(axes.T, length * slope) / precisions)
@@ -124,8 +124,9 @@ def _matched(
     factor = jnp.linalg.cholesky(product(axes / precisions, axes.T))
     log_q = jax.vmap(log_standard_normal)(v) - affine.log_det()
     elbo = jnp.where(at.finite, at.log_density - log_q, 0.0).sum() / jnp.maximum(at.finite.sum(), 1)
-    after = Affine(affine(move), jnp.tril(product(affine.scale, factor)))
-    sound = jnp.isfinite(after.location).all() & jnp.isfinite(after.scale).all()
+    scale = jnp.tril(product(affine.matrix, factor))
+    after = Affine(affine(move), scale)
+    sound = jnp.isfinite(after.location).all() & jnp.isfinite(scale).all()
     return jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, affine), elbo
 
 

@@ -228,9 +228,8 @@ def enriched(
 
 def _in_coordinates(density: Whitened, affines: Affine, c: int) -> Whitened:
     """Return the posterior in the coordinates of component c."""
-    outer = density.affine
-    scale = outer.scale if outer.scale.ndim == 2 else jnp.diag(outer.scale)
-    own = Affine(outer(affines.location[c]), product(scale, affines.scale[c]))
+    outer, inner = density.affine, jax.tree.map(lambda leaf: leaf[c], affines)
+    own = Affine(outer(inner.location), product(outer.matrix, inner.matrix))
     return Whitened(density.target, own)
 
 

@@ -11,10 +11,12 @@ import gpvi
 from gpvi.diagnostics.importance import draw_weighted, importance
 from gpvi.errors import InputError
 from gpvi.exploration.search import Exploration
+from gpvi.exploration.summits import Surroundings
 from gpvi.generators import FullRank, Mixture, SplineFlow, Triangular
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.training import fit as fitting
 from gpvi.training.mixtures.gaussians import (
+    around_summits,
     match,
     of_gaussians,
     stacked_affines,
@@ -114,6 +116,22 @@ def test_particles_become_coordinates():
     affines = starts(cloud, np.where(labels == 0, -1, 0))
     np.testing.assert_allclose(affines.location, CENTRES[1:], atol=0.1)
     np.testing.assert_allclose(affines.scale[0] @ affines.scale[0].T, FACTOR @ FACTOR.T, atol=0.1)
+
+
+def test_summits_become_gaussians_in_the_coordinates_of_training():
+    scale = np.array([[2.0, 0.0], [0.5, 0.4]])
+    affine = Affine(jnp.array([1.0, -1.0]), jnp.asarray(scale, jnp.float32))
+    density = Whitened(gpvi.Target(two_modes, dim=2), affine)
+    turned = FACTOR @ np.array([[0.6, -0.8], [0.8, 0.6]])
+    nothing = np.zeros((2, 1))
+    around = Surroundings(
+        CENTRES, np.stack([FACTOR, turned]), np.zeros((2, 1, 2)), nothing, nothing, 0
+    )
+    found = around_summits(around, density)
+    for centre, location, factor in zip(CENTRES, found.location, found.scale, strict=True):
+        np.testing.assert_allclose(affine(location), centre, atol=1e-5)
+        placed = scale @ np.asarray(factor)
+        np.testing.assert_allclose(placed @ placed.T, FACTOR @ FACTOR.T, atol=1e-5)
 
 
 def rivalry(log_density, exploration):

@@ -135,12 +135,13 @@ LIGHT = 0.05
 class TailedHead(eqx.Module):
     r"""T ∘ h, where h gives each coordinate of the noise tails like those of Student's t, of learned weight.
 
-    Wallace (1959) found that z = κ √(ν log(1 + x²/ν)) with κ = (8ν + 1)/(8ν + 3) is very nearly standard normal for x
-    from Student's t with ν degrees of freedom. With η = 1/ν and u = η z²/κ² the inverse is
+    Wallace (1959) found that z = κ √(ν log(1 + x²/ν)) with κ = (8ν + 1)/(8ν + 3) is nearly standard normal for x from
+    Student's t with ν degrees of freedom. With η = 1/ν and u = η z²/κ² the inverse is
 
         h(z) = z √((eᵘ − 1)/u) / κ,   log h′(z) = u − log κ − ½ log((eᵘ − 1)/u),
 
-    the identity for η → 0.
+    the identity for η → 0. Far out its tails are a little heavier than Student's, so that importance weights are
+    bounded.
     """
 
     flow: Any

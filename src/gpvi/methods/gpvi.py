@@ -24,6 +24,7 @@ from gpvi.methods.carriers import Sampler
 from gpvi.methods.pullback import push, scale_gradient
 from gpvi.methods.reverse_kl import (
     default_draws,
+    draws_of_each,
     l2_gradient,
     mixture_gradient,
     pathwise_gradient,
@@ -250,7 +251,11 @@ class GPVI(Method):
 
     def gradients(self, history: Mapping[str, np.ndarray], dim: int) -> int:
         """Return the number of draws of all steps."""
-        return self._draws(dim) * history["gradient_norm"].shape[-1]
+        draws = self._draws(dim)
+        if isinstance(self.generator, Mixture):
+            components = self.generator.components
+            draws = components * draws_of_each(draws, components)
+        return draws * history["gradient_norm"].shape[-1]
 
     def init(
         self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray

@@ -50,6 +50,11 @@ FEWEST_DRAWS = 16
 """Draws of each component of a mixture in a step."""
 
 
+def draws_of_each(draws: int, components: int) -> int:
+    """Return how many of the draws of a step come from each component of a mixture."""
+    return max(FEWEST_DRAWS, draws // components)
+
+
 def mixture_gradient(
     mixture: MixtureMap, target: Density, draws: int, batch: PyTree, *, key: PRNGKeyArray
 ) -> tuple[PyTree, Info]:
@@ -59,7 +64,7 @@ def mixture_gradient(
     where q = p the gradient has no variance (Roeder et al. 2017). What remains for log w_c is w_c E_z[log q − log p].
     """
     count, dim = mixture.affines.location.shape
-    own = max(FEWEST_DRAWS, draws // count)
+    own = draws_of_each(draws, count)
     z = standard_normal(mixture, count * own, key=key).reshape(count, own, dim)
     params, static = eqx.partition(mixture, eqx.is_inexact_array)
 

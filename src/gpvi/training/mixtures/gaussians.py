@@ -23,6 +23,7 @@ from gpvi._compute.noise import normal
 from gpvi._compute.precision import product
 from gpvi.diagnostics.importance import smoothed_log_weights
 from gpvi.diagnostics.sampling import log_densities
+from gpvi.exploration.summits import Surroundings
 from gpvi.generators import FullRank, Mixture
 from gpvi.generators.mixture import MixtureMap
 from gpvi.generators.noise import log_standard_normal
@@ -78,6 +79,18 @@ def starts(cloud: Cloud, labels: Int[np.ndarray, " n"]) -> Affine:
         means.append(mean)
         factors.append(np.linalg.cholesky(covariance))
     return stacked_affines(np.stack(means), np.stack(factors), cloud.dtype)
+
+
+def around_summits(around: Surroundings, density: Whitened) -> Affine:
+    """Return the Gaussians that log p has around its summits, in the coordinates of training."""
+    affine = density.affine
+    centres = jax.vmap(affine.inverse)(jnp.asarray(around.centres, density.dtype))
+    scale = np.asarray(affine.scale, np.float64)
+    scale = np.diag(scale) if scale.ndim == 1 else scale
+    factors = np.linalg.solve(scale, around.factors)
+    covariances = factors @ np.swapaxes(factors, 1, 2)
+    tiny = SMALLEST_VARIANCE * np.eye(density.dim)
+    return stacked_affines(centres, np.linalg.cholesky(covariances + tiny), density.dtype)
 
 
 def match(density: Whitened, begin: Affine, *, key: PRNGKeyArray) -> Gaussians:

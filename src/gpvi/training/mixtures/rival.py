@@ -52,8 +52,8 @@ class Fitted(NamedTuple):
     model: MixtureMap
     elbo: Float[np.ndarray, " steps"]
     """At every step the ELBO of the mixture with the best weights, if its components are apart."""
-    gradients: Float[np.ndarray, " steps"]
-    """The evaluations of log p and its gradient up to every step."""
+    gradients: int
+    """The evaluations of log p and its gradient."""
     dropped: int
     """Components that turned out not to be needed."""
 
@@ -88,9 +88,10 @@ class Rivalry(NamedTuple):
             steps,
             steps,
             time.perf_counter() - self.began,
-            {"elbo": fitted.elbo, "gradients": fitted.gradients},
+            {"elbo": fitted.elbo},
             notes=(note,),
             chosen=f"{type(own).__name__} ({mixture.choices(self.density.dim)})",
+            gradients=fitted.gradients,
         )
         return Candidate(self.assess(state), own, state, training)
 
@@ -158,6 +159,9 @@ def alone(rivalry: Rivalry, *, key: PRNGKeyArray) -> Fitted | None:
     match_key, weigh_key, repair_key, again_key = jax.random.split(key, 4)
     cloud = Cloud.of(exploration, density)
     begin = gaussians.starts(cloud, exploration.labels.ravel())
+    if exploration.around is not None:
+        summits = gaussians.around_summits(exploration.around, density)
+        begin = jax.tree.map(lambda *a: jnp.concatenate(a), begin, summits)
     found = gaussians.match(density, begin, key=match_key)
     mixture = gaussians.of_gaussians(found.affines)
     model, dropped = weighed(density, mixture, cloud, key=weigh_key)
@@ -174,8 +178,7 @@ def alone(rivalry: Rivalry, *, key: PRNGKeyArray) -> Fitted | None:
     if len(model.log_weights) < 2:
         return None
     elbo = np.logaddexp.reduce(found.elbo, axis=1)
-    gradients = np.linspace(0, found.gradients, len(elbo) + 1)[1:]
-    return Fitted(FullRank(), model, elbo, gradients, dropped)
+    return Fitted(FullRank(), model, elbo, found.gradients, dropped)
 
 
 def together(rivalry: Rivalry, fitted: Fitted, *, key: PRNGKeyArray) -> Fitted:
@@ -216,12 +219,11 @@ def enriched(
     cloud = Cloud.of(rivalry.exploration, density)
     model, dropped = weighed(density, model, cloud, key=weigh_key)
     elbo = np.logaddexp.reduce(training.history["elbo"], axis=0)
-    gradients = fitted.gradients[-1] + draws * count * np.arange(1.0, RICHER_STEPS + 1)
     return Fitted(
         kind,
         model,
         np.concatenate([fitted.elbo, elbo]),
-        np.concatenate([fitted.gradients, gradients]),
+        fitted.gradients + draws * count * RICHER_STEPS,
         fitted.dropped + dropped,
     )
 

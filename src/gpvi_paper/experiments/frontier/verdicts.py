@@ -16,7 +16,6 @@ from jaxtyping import Float, PRNGKeyArray
 import gpvi
 from gpvi.diagnostics.diagnosis import Diagnosis
 from gpvi.errors import GPVIError
-from gpvi.methods.reverse_kl import default_draws
 from gpvi_paper.experiments.base import (
     Experiment,
     Metric,
@@ -221,11 +220,6 @@ def _draws(posterior: gpvi.Posterior, *, key: PRNGKeyArray) -> Float[np.ndarray,
 
 def gradients(posterior: gpvi.Posterior) -> float:
     """The gradients of log p that training took, the search for a start and exploration aside."""
-    history, method = posterior.training.history, posterior.method
-    if "gradients" in history:
-        return float(history["gradients"][-1])
-    if isinstance(method, gpvi.NUTS):
-        return float(method.chains * history["leapfrogs"].sum())
-    assert isinstance(method, gpvi.GPVI)
-    draws = default_draws(posterior.dim) if method.particles is None else method.particles
-    return float(posterior.training.steps * draws)
+    training = posterior.training
+    counted = training.gradients
+    return float(training.history["gradients"][-1] if counted is None else counted)

@@ -88,7 +88,7 @@ class Posterior:
     (1000, 2)
     """
 
-    refiner: ClassVar[Callable[..., "Posterior"]]
+    _refined: ClassVar[Callable[..., "Posterior"]]
     """What `refine` calls. `gpvi.training.refinement` sets it: chains run in the loop of training, a layer below."""
 
     def __init__(
@@ -373,7 +373,7 @@ class Posterior:
         ((500, 2), True)
         """
         self._require_target("refine")
-        return self.refiner(self, key=key, draws=draws, chains=chains, progress=progress)
+        return self._refined(self, key=key, draws=draws, chains=chains, progress=progress)
 
     def sample(self, n: Count, *, key: PRNGKeyArray | int) -> Float[Array, "n d"]:
         """Draw n points.

@@ -30,6 +30,7 @@ RUN = [
 ]
 """Pages whose Python blocks run in order, beside the tutorials and write-your-own.md, which has tests of its own."""
 FRAGMENTS = {
+    "docs/functional-gradient.md": "a target that the reader has",
     "docs/index.md": "the beginning of README.md",
     "docs/command-line.md": "a line of a user's file",
     "docs/scaling.md": "several devices and hosts",

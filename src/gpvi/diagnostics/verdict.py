@@ -51,7 +51,7 @@ RULED_OUT = 0.01
 
 UNEXPLORED = (
     "Nothing but its own draws speaks for it: a mode that they never visit would not be seen, and this posterior is "
-    "too large or too expensive to be explored. Compare fits with other keys and starts."
+    "too large or too expensive to be explored, or no particle arrived there. Compare fits with other keys and starts."
 )
 """What to do where no second witness can be heard."""
 
@@ -94,7 +94,7 @@ class ImportanceSummary(NamedTuple):
     coarse: str | None = None
     """What the float type cannot resolve, and the remedy, if anything."""
     explored: bool = True
-    """Whether independent islands explored the posterior."""
+    """Whether independent islands explored the posterior and arrived there."""
 
 
 def of_density(summary: ImportanceSummary) -> Verdict:

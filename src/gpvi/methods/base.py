@@ -296,6 +296,25 @@ class Method(ABC):
         """Return how many gradients of log p the steps of this history took; None, the default, if unknown."""
         return None
 
+    def concerns(self, state: State, history: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+        """Return what is wrong with a finished run that no single step shows, each with its remedy; nothing by default.
+
+        `gpvi.fit` warns with each, and keeps it in the notes of the training.
+
+        Parameters
+        ----------
+        state
+            The last state.
+        history
+            Every reported term, one value per step.
+
+        Returns
+        -------
+        tuple of str
+            The notes.
+        """
+        return ()
+
     @property
     def fixed_draws(self) -> int | None:
         """The number of draws that a trained posterior consists of; None if it can make any number."""

@@ -25,7 +25,7 @@ from gpvi.directions import (
     SVGDDirection,
 )
 from gpvi.errors import InputError, NotAvailableError
-from gpvi.generators import Generator, Triangular
+from gpvi.generators import Generator, Mixture, Triangular
 from gpvi.kernels import Kernel, as_kernel
 from gpvi.methods.base import About, Info, Learner, Method, State, built, require_batches
 from gpvi.methods.carriers import Particles, Sampler
@@ -246,6 +246,11 @@ class AmortizedMethod(Transport):
     def __post_init__(self):
         super().__post_init__()
         require_instance("generator", self.generator, Generator)
+        if isinstance(self.generator, Mixture):
+            raise NotAvailableError(
+                f"generator is {self.generator}, and a direction is pulled back through one map. Use gpvi.GPVI for a "
+                "mixture."
+            )
         require_batches(self.batches)
 
     @property

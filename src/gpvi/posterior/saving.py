@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, get_args
 
 import equinox as eqx
 import jax
@@ -27,7 +27,7 @@ from gpvi.posterior import naming
 from gpvi.posterior.history import Training
 from gpvi.posterior.naming import Naming
 from gpvi.posterior.start import Start
-from gpvi.targets.coordinates import Affine
+from gpvi.targets.coordinates import Affine, Kind
 from gpvi.targets.target import Target
 
 Parts = tuple[AbstractGenerator | Particles, Affine, PyTree]
@@ -84,7 +84,7 @@ def to_document(saved: Saved, listed: int) -> tuple[dict[str, Any], dict[str, np
         "dtype": np.dtype(location.dtype).name,
         "names": names if len(names) <= listed else None,
         "naming": naming.to_json(saved.naming),
-        "affine": "diagonal" if start.affine.scale.ndim == 1 else "dense",
+        "affine": start.affine.kind,
         "training": {
             "steps": training.steps,
             "planned": training.planned,
@@ -146,7 +146,7 @@ def from_document(
     names = tuple(json_strings(arrays["names"].tobytes(), dim) if listed is None else listed)
     _expect(len(names) == dim and all(isinstance(name, str) for name in names), "names do not fit")
     how = _naming(document, names, known)
-    _expect(document["affine"] in ("diagonal", "dense"), f"affine is {document['affine']!r}")
+    _expect(document["affine"] in get_args(Kind), f"affine is {document['affine']!r}")
     history = {name: arrays[f"history/{name}"] for name in training["history"]}
     record = Training(
         steps=training["steps"],
@@ -224,7 +224,7 @@ def _expect(holds: bool, otherwise: str) -> None:
 
 
 def _filled(
-    method: Method, dim: int, dtype: np.dtype, affine_kind: str, arrays: dict[str, np.ndarray]
+    method: Method, dim: int, dtype: np.dtype, affine_kind: Kind, arrays: dict[str, np.ndarray]
 ) -> Parts:
     """Return the parts of a posterior with the stored arrays in their leaves; their shapes must agree.
 
@@ -236,12 +236,14 @@ def _filled(
     # building a model needs no more of a target than this
     shape = Target(jnp.sum, dim, dtype=dtype)
 
+    left = arrays.get("affine.scale.left")
+    rank = 0 if left is None or left.ndim != 2 else left.shape[1]
+
     def build() -> Parts:
         learner, auxiliary = method.init(shape, optax.sgd(0.0), key=jax.random.key(0))
         model = learner.model
         model = model.generator if isinstance(model, Sampler) else model
-        scale = jnp.zeros((dim,) if affine_kind == "diagonal" else (dim, dim), dtype)
-        return model, Affine(jnp.zeros(dim, dtype), scale), auxiliary
+        return model, Affine.form(affine_kind, dim, rank=rank, dtype=dtype), auxiliary
 
     form = eqx.filter_eval_shape(build)
     if not any(name.startswith("auxiliary") for name in arrays):

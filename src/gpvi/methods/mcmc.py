@@ -198,10 +198,12 @@ class MarkovChains(Method):
         )  # a continued run may have other data, so log p is computed again
         step_key, key = jax.random.split(key)
         step_size = self.jittered(learner.damping * tuning.step_size, key=step_key)
-        moved = self._transition(target, walkers, step_size, tuning.inverse_mass, key)
-        jumps = {}
+        jumps, jump_key = {}, None
         if isinstance(target, Proposing):
-            walkers, jumped = _jump(target, moved.walkers, key=jax.random.fold_in(key, 1))
+            key, jump_key = jax.random.split(key)
+        moved = self._transition(target, walkers, step_size, tuning.inverse_mass, key)
+        if jump_key is not None:
+            walkers, jumped = _jump(target, moved.walkers, key=jump_key)
             moved, jumps = moved._replace(walkers=walkers), {"jumped": jumped}
         after = done - self.warmup
         table = learner.model.write(

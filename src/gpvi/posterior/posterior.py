@@ -88,7 +88,7 @@ class Posterior:
     (1000, 2)
     """
 
-    refiner: ClassVar[Callable[..., "Posterior"]]
+    _refined: ClassVar[Callable[..., "Posterior"]]
     """What `refine` calls. `gpvi.training.refinement` sets it: chains run in the loop of training, a layer below."""
 
     def __init__(
@@ -338,7 +338,9 @@ class Posterior:
 
         NUTS runs in the noise z of the generator, on log p(f(z)) + log|det J(z)|, where the posterior is nearly
         N(0, I). It starts at draws that are chosen by their importance weights. Where 250 draws mix badly there, the
-        whitened coordinates of training are tried, and those with more effective draws for a gradient are used.
+        whitened coordinates of training are tried, and those with more effective draws for a gradient are used. There
+        chains also jump to draws of the generator, accepted by their exact densities; of a generator of several
+        components, which has no single noise, chains always run so.
 
         Parameters
         ----------
@@ -373,7 +375,7 @@ class Posterior:
         ((500, 2), True)
         """
         self._require_target("refine")
-        return self.refiner(self, key=key, draws=draws, chains=chains, progress=progress)
+        return self._refined(self, key=key, draws=draws, chains=chains, progress=progress)
 
     def sample(self, n: Count, *, key: PRNGKeyArray | int) -> Float[Array, "n d"]:
         """Draw n points.

@@ -407,4 +407,4 @@ def _log_ratios(noise_space: NoiseSpace, z: Float[Array, "n d"]) -> Float[Array,
     return noise_space.log_densities(z) - jax.vmap(log_standard_normal)(z)
 
 
-Posterior.refiner = staticmethod(refine)
+Posterior._refined = staticmethod(refine)

@@ -60,7 +60,8 @@ def fit(
 ) -> Posterior:
     """Train a method on a target.
 
-    By default GPVI trains in rounds until its draws fit the posterior, and begins anew, at most twice, if they cannot
+    By default nothing is trained if the Gaussian that the search for a start finds fits the posterior; callbacks are then
+    not called, and a checkpoint holds nothing. Else GPVI trains in rounds until its draws fit the posterior, and begins anew, at most twice, if they cannot
     be trusted (see `gpvi.training.stopping`). What was chosen, and why training stopped, is kept in
     `posterior.training`.
 
@@ -91,8 +92,8 @@ def fit(
     callbacks
         Functions that are called with a `gpvi.Event` after each chunk of steps.
     init
-        Where to start. "auto" searches for a Gaussian that brings the posterior near the standard normal (for d ≤ 1000
-        and a target without starting points of its own, which networks have); "variational" and "laplace" name the
+        Where to start. "auto" searches for a Gaussian that brings the posterior near the standard normal (for d ≤
+        200,000 and a target without starting points of its own, which networks have); "variational" and "laplace" name the
         way. None keeps the target's coordinates, around `target.initial`. A `Posterior` is continued. An array of
         points, (n, d), is where the particles of a particle method start.
     checkpoint

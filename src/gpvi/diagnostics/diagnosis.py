@@ -422,7 +422,7 @@ def _stein_checks(
     u: Float[Array, "n d"], score: Float[Array, "n d"], key: PRNGKeyArray
 ) -> dict[str, Any]:
     """The fields of a diagnosis that need no density, from the scores at the draws; none if too few are finite."""
-    finite = np.isfinite(np.asarray(score)).all(1)
+    finite = np.asarray(np.isfinite(np.asarray(score)).all(1))
     if finite.sum() < 3:
         return {}
     u, score = _rows(u, finite), _rows(score, finite)
@@ -442,7 +442,7 @@ def _fall(density: Whitened, u: Float[Array, "n d"], score: Float[Array, "n d"])
     It is the median fall, on the side where that is smaller: 22 for a Gaussian, 3.9 for a Cauchy distribution. What
     falls by less than log `FAR` has no integral along that line.
     """
-    finite = np.isfinite(np.asarray(score)).all(1)
+    finite = np.asarray(np.isfinite(np.asarray(score)).all(1))
     few = finite.sum() < 2 * u.shape[1]
     if few or u.shape[1] > FLAT_DIMENSIONS or density.stream is not None:
         return None

@@ -60,10 +60,10 @@ def fit(
 ) -> Posterior:
     """Train a method on a target.
 
-    By default nothing is trained if the Gaussian that the search for a start finds fits the posterior; callbacks are then
-    not called, and a checkpoint holds nothing. Else GPVI trains in rounds until its draws fit the posterior, and begins anew, at most twice, if they cannot
-    be trusted (see `gpvi.training.stopping`). What was chosen, and why training stopped, is kept in
-    `posterior.training`.
+    By default GPVI trains in rounds until its draws fit the posterior, and begins anew, at most twice, if they cannot
+    be trusted (see `gpvi.training.stopping`). If the Gaussian that the search for a start found fits already, nothing
+    is trained: callbacks are not called, and a checkpoint holds nothing. What was chosen, and why training stopped, is
+    kept in `posterior.training`.
 
     A draw at which log p or its gradient is not finite is pulled back to the nearest one that has a value, so that
     regions without values repel; averages use the remaining draws. A share of them above 5 % is reported in a warning.
@@ -93,8 +93,8 @@ def fit(
         Functions that are called with a `gpvi.Event` after each chunk of steps.
     init
         Where to start. "auto" searches for a Gaussian that brings the posterior near the standard normal (for d ≤
-        200,000 and a target without starting points of its own, which networks have); "variational" and "laplace" name the
-        way. None keeps the target's coordinates, around `target.initial`. A `Posterior` is continued. An array of
+        200,000 and a target without starting points of its own, which networks have); "variational" and "laplace" name
+        the way. None keeps the target's coordinates, around `target.initial`. A `Posterior` is continued. An array of
         points, (n, d), is where the particles of a particle method start.
     checkpoint
         A directory in which the run is saved as it goes. The same call resumes from the newest intact save, bit for bit

@@ -37,6 +37,8 @@ MOST_LAYERS = 1_000
 """Most layers of a generator that is loaded: finding the shape of each takes time."""
 MEMBERS = "members"
 """The key of a document with several posteriors, as `gpvi.bnn.Predictive` saves them."""
+TRAINED = "trained"
+"""The key of the document of a generator that Markov chains started from, and the prefix of its arrays."""
 LISTED = 10_000
 """More names than this are saved as an array, so that people can still read the document."""
 
@@ -51,11 +53,14 @@ class Saved(NamedTuple):
     training: Training
     auxiliary: PyTree
     naming: Naming
+    trained: "Saved | None" = None
+    """The generator that Markov chains started from."""
 
     @classmethod
     def of(cls, posterior: Any) -> "Saved":
         """Take what is saved from a `Posterior`."""
-        return cls(*(getattr(posterior, name) for name in cls._fields))
+        own = cls(*(getattr(posterior, name) for name in cls._fields))
+        return own if own.trained is None else own._replace(trained=cls.of(own.trained))
 
 
 def write(saved: Saved, path: str | os.PathLike[str]) -> None:
@@ -87,10 +92,14 @@ def to_document(saved: Saved, listed: int) -> tuple[dict[str, Any], dict[str, np
             "notes": list(training.notes),
             "start": start.report,
             "chosen": training.chosen,
+            "gradients": training.gradients,
             "evidence": start.evidence,
             "history": list(training.history),
         },
     }
+    if saved.trained is not None:
+        document[TRAINED], own = to_document(saved.trained, listed)
+        arrays |= {f"{TRAINED}/{name}": array for name, array in own.items()}
     return document, arrays | history
 
 
@@ -146,7 +155,9 @@ def from_document(
         history=history,
         notes=tuple(training["notes"]),
         chosen=training.get("chosen", ""),
+        gradients=training.get("gradients"),
     )
+    _expect(record.gradients is None or type(record.gradients) is int, "gradients do not fit")
     _expect(type(record.steps) is int and type(record.planned) is int, "training.steps do not fit")
     _expect(isinstance(record.seconds, int | float), "training.seconds does not fit")
     _expect(
@@ -161,7 +172,16 @@ def from_document(
         parts = _filled(method, dim, np.dtype(dtype), document["affine"], arrays)
     model, affine, auxiliary = parts
     start = Start(affine, training["start"], InitialEvidence.from_json(training.get("evidence")))
-    return Saved(method, model, start, names, record, auxiliary, how)
+    trained = None
+    if TRAINED in document:
+        inner, first = document[TRAINED], f"{TRAINED}/"
+        _expect(
+            TRAINED not in inner, "a generator that chains started from is itself made of chains"
+        )
+        own = {name[len(first) :]: a for name, a in arrays.items() if name.startswith(first)}
+        trained = from_document(inner, own, known)
+        _expect(len(trained.names) == dim, "its generator has another dimension")
+    return Saved(method, model, start, names, record, auxiliary, how, trained)
 
 
 def _as_saved(method: Method, dim: int, arrays: dict[str, np.ndarray]) -> Method:

@@ -71,6 +71,13 @@ class Affine(eqx.Module):
         return self.scale if self.scale.ndim == 1 else jnp.diagonal(self.scale)
 
     @property
+    def matrix(self) -> Float[Array, "d d"]:
+        """L in full."""
+        if isinstance(self.scale, Semiseparable):
+            return self.scale.dense()
+        return self.scale if self.scale.ndim == 2 else jnp.diag(self.scale)
+
+    @property
     def deviations(self) -> Float[Array, " d"]:
         """The standard deviation of each coordinate of x if u is standard normal: the norms of the rows of L."""
         if isinstance(self.scale, Semiseparable):

@@ -8,6 +8,7 @@ import pytest
 import gpvi
 from gpvi.initialization import low_rank
 from gpvi.initialization._low_rank import fit_precision
+from gpvi.targets import Semiseparable
 
 RANK = 5
 
@@ -37,6 +38,7 @@ def test_a_gaussian_with_a_factor_covariance(power):
     location, unit, factor = factors(200)
     log_density, covariance = normal(location, unit, factor, power)
     found = low_rank(log_density, np.zeros(200), key=jax.random.key(0))
+    assert isinstance(found.scale, Semiseparable)
     L = np.asarray(found.scale.dense(), np.float64)
     between, away = np.linalg.solve(covariance, L @ L.T), np.asarray(found.location) - location
     kl = 0.5 * (np.trace(between) - 200 - np.linalg.slogdet(between)[1])

@@ -34,7 +34,10 @@ def test_it_is_the_cholesky_factor(dim):
         conditional = np.diag(np.linalg.inv(covariance)) ** -0.5
         np.testing.assert_allclose(scale.conditional_deviations(), conditional)
         k = (dim + 1) // 2
-        np.testing.assert_allclose(affine.leading(k).scale.dense(), L[:k, :k], atol=1e-9)
+        np.testing.assert_allclose(scale.leading(k).dense(), L[:k, :k], atol=1e-9)
+        np.testing.assert_allclose(
+            affine.leading(k)(jnp.asarray(u[:k])), np.arange(k) + L[:k, :k] @ u[:k]
+        )
 
 
 def test_products_of_many_coordinates_in_single_precision():

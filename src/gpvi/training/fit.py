@@ -67,9 +67,10 @@ def fit(
     """Train a method on a target.
 
     By default GPVI trains in rounds until its draws fit the posterior, and begins anew, at most twice, if they cannot
-    be trusted (see `gpvi.training.stopping`). If they do not fit and exploration found several modes, a mixture with a
-    generator for each is trained beside it, and the better of the two returned (see docs/exploration.md). What was
-    chosen, and why training stopped, is kept in `posterior.training`.
+    be trusted (see `gpvi.training.stopping`). If the Gaussian that the search for a start found fits already, nothing
+    is trained: callbacks are not called, and a checkpoint holds nothing. If the draws do not fit and exploration found
+    several modes, a mixture with a generator for each is trained beside it, and the better of the two returned (see
+    docs/exploration.md). What was chosen, and why training stopped, is kept in `posterior.training`.
 
     A draw at which log p or its gradient is not finite is pulled back to the nearest one that has a value, so that
     regions without values repel; averages use the remaining draws. A share of them above 5 % is reported in a warning.
@@ -98,9 +99,9 @@ def fit(
     callbacks
         Functions that are called with a `gpvi.Event` after each chunk of steps.
     init
-        Where to start. "auto" searches for a Gaussian that brings the posterior near the standard normal (for d ≤ 1000
-        and a target without starting points of its own, which networks have); "variational" and "laplace" name the
-        way. None keeps the target's coordinates, around `target.initial`. A `Posterior` is continued. An array of
+        Where to start. "auto" searches for a Gaussian that brings the posterior near the standard normal (for d ≤
+        200,000 and a target without starting points of its own, which networks have); "variational" and "laplace" name
+        the way. None keeps the target's coordinates, around `target.initial`. A `Posterior` is continued. An array of
         points, (n, d), is where the particles of a particle method start.
     checkpoint
         A directory in which the run is saved as it goes. The same call resumes from the newest intact save, bit for bit

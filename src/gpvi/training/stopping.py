@@ -200,7 +200,8 @@ def fits_at_start(
 
     Only if its weights are as even as training could make them are other parts of the posterior looked for.
     """
-    judge = Judge(density, _references(density, initial, explored, key=key), key=key)
+    wide_key, judge_key = jax.random.split(key)
+    judge = Judge(density, _references(density, initial, explored, key=wide_key), key=judge_key)
     if not judge.looks_settled(state):
         return None
     reason, assessment = judge(state, None)

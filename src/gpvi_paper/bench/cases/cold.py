@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Scalar
 
 import gpvi
+from gpvi.initialization import automatic
 from gpvi.methods.reverse_kl import default_draws
 from gpvi.posterior.posterior import Posterior
 from gpvi.targets.coordinates import Whitened
@@ -92,9 +93,9 @@ class Stages:
         }
         return total | seconds | counts
 
-    def _note(self, event: str, duration: float, **_: Any) -> None:
+    def _note(self, event: str, duration_secs: float, **_: Any) -> None:
         if event.startswith(COMPILING):
-            self.compiling += duration
+            self.compiling += duration_secs
             self.programs[self._now] += event == COMPILED
 
 
@@ -127,6 +128,7 @@ def profile(name: str, steps: int | None, imported: float) -> dict[str, float]:
     diagnosis = posterior.diagnose(key=2)
     stages.enter("end")
     booked = stages.values()
+    assert diagnosis.elbo is not None and diagnosis.effective_share is not None
     outcome = {"elbo": diagnosis.elbo, "effective share": diagnosis.effective_share}
     return booked | outcome | _gradients(posterior, stages.seconds["training"])
 
@@ -136,11 +138,8 @@ def _gradients(posterior: Posterior, training: float) -> dict[str, float]:
     target, steps = posterior.target, posterior.training.steps
     assert target is not None
     draws = default_draws(target.dim)
-    search = 0
-    if target.dim <= 3_000:
-        start_key = jax.random.split(jax.random.key(0), 3)[0]
-        found = gpvi.initialization.automatic(target.log_density, target.initial, key=start_key)
-        search = found.report.scores
+    start_key = jax.random.split(jax.random.key(0), 3)[0]
+    search = automatic(target.log_density, target.initial, key=start_key).report.scores
     explored = posterior._explored() if posterior._explored else None
     density = Whitened(target, posterior.affine)
     scores = eqx.filter_jit(lambda u: evaluate(density, u).score)

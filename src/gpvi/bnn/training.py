@@ -230,7 +230,7 @@ def train_members(
     fixed_sharpness = _fixed_sharpness(sharpness)
     outputs = network.outputs(X)
     dim = network.size + len(likelihood.extra(outputs))
-    multimodal = len(network.layers) > 1 and dim < LARGE
+    multimodal = is_multimodal(network, dim)
     by_default = isinstance(method, str) and method_name(method) == "gpvi"
     number = len(start) or _members(members, multimodal and by_default)
     chosen = as_method(method, dim, _draws(number, len(X), dim, start))
@@ -400,6 +400,11 @@ def _chains_from_fitted_networks(
         targets = [full_target.starting_at(point) for point in np.asarray(points)]
         steps = setup.method.default_steps()
         return setup.trained(targets, (), key=key, steps=steps, stage=FINAL_STAGE)
+
+
+def is_multimodal(network: Network, dim: int) -> bool:
+    """Return whether a posterior over `dim` coordinates has several modes, and is small enough for several members."""
+    return len(network.layers) > 1 and dim < LARGE
 
 
 def as_method(method: Method | str, dim: int, draws: int) -> Method:

@@ -19,14 +19,13 @@ from sklearn.utils.validation import check_array, check_is_fitted, check_X_y, va
 
 from gpvi.bnn.estimators._budget import ACTIVATION, HIDDEN, as_budget
 from gpvi.bnn.estimators._columns import Columns, categorical_columns
-from gpvi.bnn.generators import LARGE
 from gpvi.bnn.likelihoods import Likelihood
 from gpvi.bnn.networks.architectures import mlp
 from gpvi.bnn.networks.network import Network
 from gpvi.bnn.prediction.predictive import Predictive, row_blocks
 from gpvi.bnn.priors import Prior
 from gpvi.bnn.standardisation import Standardisation
-from gpvi.bnn.training import train_members
+from gpvi.bnn.training import is_multimodal, train_members
 from gpvi.methods import Method, method_name
 from gpvi.posterior.posterior import Posterior
 from gpvi.specs import require_choice, require_count
@@ -146,8 +145,8 @@ class BayesianMLP(BaseEstimator):
         method = "gpvi" if is_auto(self.method) else self.method
         members, steps = self.members, self.steps
         if isinstance(method, str) and method_name(method) == "gpvi":
-            multimodal = len(network.layers) > 1 and network.size < LARGE
-            members = budget.members if multimodal and is_auto(members) else members
+            several = is_multimodal(network, network.size + len(likelihood.extra(outputs)))
+            members = budget.members if several and is_auto(members) else members
             steps = budget.steps if steps is None else steps
         return Plan(network, likelihood, method, members, steps)
 

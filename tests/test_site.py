@@ -30,9 +30,11 @@ RUN = [
 ]
 """Pages whose Python blocks run in order, beside the tutorials and write-your-own.md, which has tests of its own."""
 FRAGMENTS = {
+    "docs/functional-gradient.md": "a target that the reader has",
     "docs/index.md": "the beginning of README.md",
     "docs/command-line.md": "a line of a user's file",
     "docs/scaling.md": "several devices and hosts",
+    "docs/results.md": "fits of some minutes",
     "docs/surviving.md": "names that the reader has",
     "docs/write-your-own.md": "tests/test_docs.py",
 }

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -181,24 +182,34 @@ generator_documents = (
 )
 bandwidths = positive | st.sampled_from(["median", "noise"]) | documents("Median", factor=positive)
 kernel_documents = documents("RBF", bandwidth=bandwidths) | documents("IMQ", bandwidth=bandwidths)
-method_documents = documents(
-    "GPVI",
-    generator=generator_documents,
-    gradient=st.sampled_from(["pathwise", "functional", "l2"]),
-    solver=st.sampled_from(["block", "dense", "gmres"])
-    | documents("Iterative", algorithm=st.just("gmres"), tolerance=positive, max_steps=sizes),
-    kernel=st.sampled_from(["head", "full"]) | kernel_documents,
-    particles=st.none() | counts,
-    batches=st.integers(1, 2),
-    pathwise_share=st.none() | st.floats(0, 1),
-    learning_rate=positive,
-) | documents(
-    "AmortizedGFSF",
-    generator=generator_documents,
-    particles=counts,
-    learning_rate=positive,
-    kernel=kernel_documents,
-    ridge=positive,
+method_documents = (
+    documents(
+        "GPVI",
+        generator=generator_documents,
+        gradient=st.sampled_from(["pathwise", "l2"]),
+        particles=st.none() | counts,
+        learning_rate=positive,
+    )
+    | documents(
+        "GPVI",
+        generator=generator_documents,
+        gradient=st.just("functional"),
+        solver=st.sampled_from(["block", "dense", "gmres"])
+        | documents("Iterative", algorithm=st.just("gmres"), tolerance=positive, max_steps=sizes),
+        kernel=st.sampled_from(["head", "full"]) | kernel_documents,
+        particles=st.none() | counts,
+        batches=st.integers(1, 2),
+        pathwise_share=st.none() | st.floats(0, 1),
+        learning_rate=positive,
+    )
+    | documents(
+        "AmortizedGFSF",
+        generator=generator_documents,
+        particles=counts,
+        learning_rate=positive,
+        kernel=kernel_documents,
+        ridge=positive,
+    )
 )
 
 
@@ -458,9 +469,42 @@ def test_l2_has_no_helper():
         gpvi.GPVI(gradient="l2", solver="helper")
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("solver", "helper"),
+        ("solver", Helper(width=3)),
+        ("kernel", "full"),
+        ("kernel", RBF(1.0)),
+        ("batches", 1),
+        ("pathwise_share", 0.5),
+    ],
+)
+def test_an_option_that_the_gradient_would_ignore_is_refused(option, value):
+    for gradient in ("pathwise", "l2"):
+        if (gradient, option) != ("l2", "solver"):
+            with pytest.raises(errors.InputError, match=rf"{option} is .*'functional'.*paper\(\)"):
+                gpvi.GPVI(gradient=gradient, **{option: value})
+    made = gpvi.GPVI(gradient="functional", **{option: value})
+    assert specs.from_json(specs.to_json(made)) == made
+
+
+def test_what_is_the_default_in_effect_may_be_given_anywhere():
+    given = gpvi.GPVI(solver=Block(), kernel=OnNoise(), batches=2)
+    assert given.solver == Block()
+
+
+def test_a_method_saved_with_an_ignored_option_is_still_read():
+    older = specs.to_json(gpvi.GPVI(particles=7)) | {"kernel": "full", "solver": {"type": "Helper"}}
+    assert specs.from_json(older) == gpvi.GPVI(particles=7)
+    with pytest.raises(errors.StorageError, match="kernel is 3"):
+        specs.from_json(older | {"kernel": 3})
+
+
 def test_shorthands_and_objects_are_the_same_method_in_effect():
-    assert gpvi.GPVI(kernel=RBF())._noise_kernel() == OnNoise("head", RBF())
-    assert gpvi.GPVI(kernel="full")._noise_kernel() == OnNoise("full")
+    functional = partial(gpvi.GPVI, gradient="functional")
+    assert functional(kernel=RBF())._noise_kernel() == OnNoise("head", RBF())
+    assert functional(kernel="full")._noise_kernel() == OnNoise("full")
     assert gpvi.SVGD(kernel="imq").direction() == gpvi.SVGD(kernel=IMQ()).direction()
 
 

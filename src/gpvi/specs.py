@@ -254,7 +254,10 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any, known: Mapping[str, type] | None = None) -> Any:
-    """Rebuild what `to_json` wrote; only `known` classes, by default all registered ones, are instantiated."""
+    """Rebuild what `to_json` wrote; only `known` classes, by default all registered ones, are instantiated.
+
+    A class that has come to refuse what older documents hold defines `current_options`, which rewrites their fields.
+    """
     known = _registry if known is None else known
     if isinstance(value, list):
         return tuple(from_json(item, known) for item in value)
@@ -268,7 +271,9 @@ def from_json(value: Any, known: Mapping[str, type] | None = None) -> Any:
                 "may come from a newer version: upgrade gpvi."
             )
         try:
-            return known[name](**{key: from_json(item, known) for key, item in fields.items()})
+            made = {key: from_json(item, known) for key, item in fields.items()}
+            current = getattr(known[name], "current_options", dict)
+            return known[name](**current(made))
         except (TypeError, ValueError, AttributeError, NotAvailableError) as error:
             why = str(error)[:500]
             raise StorageError(f"the saved specification of {name} is invalid: {why}") from error

@@ -135,10 +135,10 @@ def test_what_floats_round_off_is_in_doubt():
     ],
 )
 def test_what_floats_cannot_tell_apart_is_told(location, log_density, told):
-    scale = jnp.diag(jnp.array([10.0, 1.0]))
-    (note,) = rounded(jnp.array(location), scale, log_density, lambda: ("b", "c"))
+    deviations = jnp.array([10.0, 1.0])
+    (note,) = rounded(jnp.array(location), deviations, log_density, lambda: ("b", "c"))
     assert re.match(told, note)
-    assert rounded(jnp.array([2_000.0, 0.0]), scale, -1e5, lambda: ("b", "c")) == ()
+    assert rounded(jnp.array([2_000.0, 0.0]), deviations, -1e5, lambda: ("b", "c")) == ()
 
 
 def test_the_largest_of_what_is_missed_counts():

@@ -52,6 +52,24 @@ def test_particle_directions(direction):
     assert n * d <= largest_array(program) < 2 * n * d
 
 
+def test_functional_direction_with_a_kernel_on_all_of_z():
+    """Eq. 6 with 64 draws in 20,000 dimensions: the tail's mean is a product of matrices, with no n²·d either."""
+    n, d, width = 64, 20_000, 8
+    with jax.enable_x64(False):
+        spec = Residual(latent=16, hidden=(width,), scale=0.1)
+        generator = spec.build(d, key=KEY, dtype="float32")
+        program = compiled(
+            lambda z_prime, score, z: (
+                functional_direction(
+                    generator, OnNoise("full"), Block(), None, z_prime, score, z
+                ).direction
+            ),
+            *[rows(n, d)] * 3,
+        )
+    assert peak_bytes(program) < 64 * 2**20
+    assert n * d <= largest_array(program) < 2 * n * d
+
+
 @pytest.mark.parametrize("head", [AffineFlow(), SplineFlow(layers=2, knots=3, width=8)])
 def test_functional_direction(head):
     """64 draws of a generator of 20,000 dimensions driven by 16: n²·k and n·d, but no n²·d."""

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
+from scipy import stats
 
 import gpvi
 from cases import (
@@ -23,6 +24,7 @@ from cases import (
 from gpvi import generators
 from gpvi.errors import InputError, NotAvailableError, UnknownOptionError
 from gpvi.generators import SplineFlow
+from gpvi.generators.bijections import HEAVIEST, STEEPNESS
 from selection import some_slow
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -110,6 +112,17 @@ def test_a_linear_network_has_a_constant_jacobian(spec, hidden, activation, cons
     here, there = jax.vmap(jax.jacobian(generator))(jax.random.normal(getkey(), (2, 3)))
     assert generator.constant_head == constant
     assert (np.abs(here - there).max() < 1e-12) == constant
+
+
+@pytest.mark.parametrize("degrees", [1.0, 2.0, 5.0])
+def test_learned_tails_are_those_of_student(degrees):
+    """Of the right weight, they are so near that weights of draws are even, from the middle to 10⁻⁸ outside."""
+    built = generators.FullRank(tails=True).build(1, key=jax.random.key(0), dtype=jnp.float64)
+    raw = -np.log(HEAVIEST * degrees - 1) / STEEPNESS
+    generator = eqx.tree_at(lambda g: g.flow.raw, built, jnp.full(1, raw))
+    x = stats.t(degrees).ppf(np.linspace(1e-8, 1 - 1e-8, 2_001))
+    log_q = jax.vmap(generator.log_prob)(jnp.asarray(x)[:, None])
+    np.testing.assert_allclose(log_q, stats.t(degrees).logpdf(x), atol=0.15)
 
 
 def test_linear_starts_at_the_identity(getkey):

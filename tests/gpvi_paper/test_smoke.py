@@ -28,6 +28,8 @@ MAIN = {
     "posteriordb": ("GPVI (default)", "NUTS"),
     "gallery": ("GPVI (default)", "NUTS"),
     "frontier": ("GPVI (default)", "SMC"),
+    "witness": ("Islands",),
+    "spikes": ("Islands",),
     "uci": ("GPVI (pathwise)", "Deep ensemble"),
 }
 WRITERS = {

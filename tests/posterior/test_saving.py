@@ -394,7 +394,10 @@ def test_a_head_that_once_chose_64_coordinates_is_read(tmp_path, monkeypatch):
     [
         gpvi.SVGD(particles=8, annealing=gpvi.Annealing(steps=60)),
         slow(gpvi.KSD(particles=8)),
-        gpvi.GPVI(generator=Linear(), gradient="functional", solver="helper", particles=8),
+        pytest.param(
+            gpvi.GPVI(generator=Linear(), gradient="functional", solver="helper", particles=8),
+            marks=pytest.mark.filterwarnings("ignore:the solver leaves"),
+        ),
         slow(gpvi.HMC(chains=2, draws=10, warmup=20, leapfrogs=3)),
     ],
     ids=lambda method: type(method).__name__,

@@ -146,6 +146,7 @@ PAIRED = {
     "constant: affine head": lambda rng: Head(example("affine", Shape(5, 3, (4,)), "dense", rng)),
     "constant head, moving tail": lambda rng: example("affine", Shape(3, 2, (4,)), "bare", rng),
     "moving": lambda rng: example("residual-learned", Shape(3, 2, (4,)), "dense", rng),
+    "Eq. 6": lambda rng: example("residual-learned", Shape(3, 1, (4,)), "bare", rng),
     "moving head alone": lambda rng: Head(example("residual", Shape(5, 3, (4,)), "dense", rng)),
 }
 

@@ -43,6 +43,10 @@ KINDS: dict[str, Callable[[Shape], generators.Generator]] = {
     ),
     "diagonal": lambda s: generators.Diagonal(0.7),
     "full-rank": lambda s: generators.FullRank(0.7),
+    "full-rank-tailed": lambda s: generators.FullRank(0.7, tails=True),
+    "affine-tailed": lambda s: generators.Triangular(
+        s.latent, "affine", s.hidden, "gelu", scale=0.7, tails=True
+    ),
     "planar": lambda s: generators.Planar(3),
     "autoregressive": lambda s: generators.Autoregressive(2, 4),
 }
@@ -53,6 +57,8 @@ INVERTIBLE = (
     "spline",
     "diagonal",
     "full-rank",
+    "full-rank-tailed",
+    "affine-tailed",
     "autoregressive",
 )
 INJECTIVE = (*INVERTIBLE, "planar")

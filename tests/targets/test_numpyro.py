@@ -21,6 +21,7 @@ import gpvi
 from gpvi import Target
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.targets.models._numpyro_sites import check_terms
+from gpvi.targets.models.model import DrawsItsPrior
 
 sample: Any = numpyro.sample
 subsample: Any = numpyro.subsample
@@ -399,6 +400,28 @@ def test_arguments_stay_concrete():
     target = Target.from_numpyro(grouped, group=np.array([0, 1, 2, 1]), y=np.arange(4.0))
     assert target.dim == 3
     target.check()
+
+
+def test_draws_of_the_prior_are_unconstrained():
+    """log of a gamma variable; an improper prior has no draws."""
+
+    def model(y):
+        rate = sample("rate", dist.Gamma(3.0, 2.0))
+        sample("y", dist.Poisson(rate), obs=y)
+
+    target = Target.from_numpyro(model, np.array([1]))
+    assert isinstance(target.model, DrawsItsPrior)
+    draws = target.model.prior_draws(4_000, key=jax.random.key(0))
+    assert draws.shape == (4_000, 1)
+    np.testing.assert_allclose(np.exp(draws).mean(), 1.5, atol=0.06)
+
+    def improper(y):
+        mean = sample("mean", dist.ImproperUniform(constraints.real, (), ()))
+        sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    target = Target.from_numpyro(improper, np.array([1.0]))
+    assert isinstance(target.model, DrawsItsPrior)
+    assert target.model.prior_draws(4, key=jax.random.key(0)).shape == (0, 1)
 
 
 def test_the_start_is_where_the_log_density_is_finite():

@@ -30,6 +30,8 @@ from gpvi.training import checkpoint
 from gpvi.training.fit import fit_seeds
 from selection import some_slow
 
+pytestmark = pytest.mark.filterwarnings("ignore:the (solver leaves|generator folds)")
+"""A helper does not learn in a hundred steps."""
 KEY = jax.random.key(3)
 STEPS, CHUNK = 100, 2
 METHODS = {

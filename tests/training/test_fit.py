@@ -27,7 +27,7 @@ from gpvi.training.fit import (
     TrainingWarning,
     fit_seeds,
 )
-from gpvi.training.program import chunk_length
+from gpvi.training.program import chunk_length, stack
 from gpvi.training.recovery import TOLERATED_REJECTED, first_failure
 from selection import slow, some_slow
 
@@ -637,7 +637,6 @@ def test_seeds_have_their_own_randomness_and_starts():
 
 
 def test_seeds_of_one_target_share_its_data_and_lanes_of_equal_ones_do_as_well():
-    stack = importlib.import_module("gpvi.training.fit")._stack
     one, alike = regression(), regression()
     together, shared = stack([one, one], share=True)
     assert shared
@@ -711,6 +710,7 @@ def test_defaults_are_the_methods_own(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the generator folds")
 def test_unverified_generators_train_too():
     for generator in (MLP((8,), "tanh"), Triangular(1, "affine", (4,), scale_form="conditional")):
         posterior = fit(method=gpvi.GPVI(generator=generator, particles=16), steps=2)

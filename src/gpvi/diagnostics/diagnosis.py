@@ -13,19 +13,23 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gpvi._html import paragraph, table
 from gpvi.diagnostics import mcmc, stein, verdict, witness
+from gpvi.diagnostics.agreement import Agreement, bridged, compared
 from gpvi.diagnostics.folding import conditioning, fold_fraction
+from gpvi.diagnostics.images import Image, unvisited_image
 from gpvi.diagnostics.importance import (
+    DEFAULT_DRAWS,
+    WeightedDraws,
     Weighting,
     draw_weighted,
     importance,
     weighting,
 )
 from gpvi.diagnostics.missing_mass import InitialEvidence, missing_mass, wide_gaussian_evidence
-from gpvi.diagnostics.sampling import log_densities
+from gpvi.diagnostics.sampling import log_densities, log_prob
 from gpvi.diagnostics.verdict import (
     EVEN_SHARE,
     GOOD_K_HAT,
@@ -34,11 +38,11 @@ from gpvi.diagnostics.verdict import (
     Verdict,
 )
 from gpvi.diagnostics.witness import Witness
+from gpvi.errors import NotAvailableError
 from gpvi.exploration.search import Exploration, log_mean
 from gpvi.generators import Preconditioned
-from gpvi.generators.noise import standard_normal
 from gpvi.methods.carriers import Chains, Particles, Population
-from gpvi.targets.coordinates import Whitened
+from gpvi.targets.coordinates import Whitened, images
 from gpvi.targets.density import scores
 from gpvi.targets.preflight import rounded
 
@@ -94,6 +98,11 @@ class Diagnosis:
     explored
         What independent islands say: their log Z, whether they are healthy, and what they found that the draws miss.
         None where the posterior could not be explored.
+    image
+        Mirror images or permutations of the draws at which log p is as large, and which the draws hardly visit.
+    agreement
+        Of a refined posterior: where its chains and the importance weights of its generator differ most, and log Z by
+        bridge sampling between the two.
     notes
         What training reported.
     """
@@ -120,6 +129,8 @@ class Diagnosis:
     ess: float | None = None
     divergences: int | None = None
     explored: Witness | None = None
+    image: Image | None = None
+    agreement: Agreement | None = None
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -164,21 +175,7 @@ class Diagnosis:
                 f"{self.missing:.1%}",
                 "of the posterior, by other estimates of its evidence",
             )
-        if self.explored is not None:
-            yield (
-                "explored log evidence",
-                f"{self.explored.log_evidence:.4f} ± {self.explored.se:.4f}",
-                f"by independent islands of particles, with {self.explored.gradients:,} gradients"
-                if self.explored.healthy
-                else "by islands that could not follow everywhere: they do not count against the draws",
-            )
-            yield (
-                "explored, unseen",
-                f"{self.explored.unseen:.1%}",
-                "of the posterior, found by islands and hardly visited by the draws",
-            )
-            if self.explored.eubo is not None:
-                yield "EUBO", f"{self.explored.eubo:.4f}", "an upper bound on log evidence"
+        yield from self._unvisited_rows()
         if self.fold is not None:
             yield "fold fraction", f"{self.fold:.3f}", f"densities are {self.density}"
             yield (
@@ -212,12 +209,51 @@ class Diagnosis:
                 "smallest over coordinates, bulk and tail",
             )
             yield "divergences", f"{self.divergences}", "should be 0"
+        yield from self._agreement_rows()
         if self.rejected > 0:
             yield (
                 "rejected draws",
                 f"{self.rejected:.3f}",
                 "share of draws at which log p was not finite",
             )
+
+    def _unvisited_rows(self) -> Iterator[tuple[str, str, str]]:
+        """What is known of places that the draws do not visit."""
+        if self.explored is not None:
+            yield (
+                "explored log evidence",
+                f"{self.explored.log_evidence:.4f} ± {self.explored.se:.4f}",
+                f"by independent islands of particles, with {self.explored.gradients:,} gradients"
+                if self.explored.healthy
+                else "by islands that could not follow everywhere: they do not count against the draws",
+            )
+            yield (
+                "explored, unseen",
+                f"{self.explored.unseen:.1%}",
+                "of the posterior, found by islands and hardly visited by the draws",
+            )
+            if self.explored.eubo is not None:
+                yield "EUBO", f"{self.explored.eubo:.4f}", "an upper bound on log evidence"
+        if self.image is not None:
+            yield "image, unseen", f"{self.image.share:.1%}", self.image.which
+
+    def _agreement_rows(self) -> Iterator[tuple[str, str, str]]:
+        found = self.agreement
+        if found is None:
+            return
+        if found.log_evidence is not None:
+            yield (
+                "log evidence",
+                f"{found.log_evidence:.4f} ± {found.log_evidence_se:.4f}",
+                "by bridge sampling between the chains and the generator",
+            )
+        words = _k_hat_in_words(found.importance.k_hat, found.importance.effective_share)
+        yield "k̂ of the generator", f"{found.importance.k_hat:.2f}", words
+        yield (
+            "chains less weights",
+            f"{found.shift:+.3f} sd",
+            f"in {found.quantity}, where they differ most: {abs(found.errors):.1f} combined standard errors",
+        )
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -258,9 +294,14 @@ def diagnose_generator(
 ) -> Diagnosis:
     """Diagnose a generator, which maps to the target's own coordinates, by new draws and their densities."""
     draw_key, wide_key, stein_key, condition_key = jax.random.split(key, 4)
-    drawn = draw_weighted(density.target, generator, draws, key=draw_key)
+    # in the coordinates of training, where the stopping rule has compiled the same two programs
+    drawn = draw_weighted(density, generator.generator, draws, key=draw_key)
     summary, log_weights = importance(drawn.log_ratios)
-    moments = weighting(drawn.x, log_weights)
+    shift = density.affine.log_det()
+    own = WeightedDraws(
+        images(density.affine, drawn.x), drawn.log_p - shift, drawn.log_q - shift, drawn.sign
+    )
+    moments = weighting(own.x, log_weights)
     fold = float(fold_fraction(drawn.sign))
     kind = "exact" if generator.injective else ("unverified" if fold == 0 else "invalid")
     heard = (
@@ -275,12 +316,13 @@ def diagnose_generator(
         witness.evidence_of(exploration),
         dtype=density.dtype,
     )
-    if heard is not None:
-        missing = max(missing or 0.0, heard.unseen)
-    u = jax.vmap(density.affine.inverse)(drawn.x[: stein.POINTS])
+    image = unvisited_image(density, generator, own, summary) if kind == "exact" else None
+    found = [each for each in (heard and heard.unseen, image and image.share) if each is not None]
+    missing = max([missing or 0.0, *found]) if found else missing
+    u = drawn.x[: stein.POINTS]
     score = _scores(density, u)
     affine = density.affine
-    coarse = rounded(affine.location, affine.scale, None, lambda: density.target.names)
+    coarse = rounded(affine.location, affine.deviations, None, lambda: density.target.names)
     judged = verdict.of_density(
         verdict.ImportanceSummary(
             summary.draws,
@@ -294,10 +336,10 @@ def diagnose_generator(
             fall=_fall(density, u, score),
             outside=float(jnp.isneginf(drawn.log_p).mean()),
             coarse=coarse[0] if coarse else None,
-            explored=heard is not None,
+            explored=exploration is not None and exploration.arrived,
         )
     )
-    z = standard_normal(generator, min(draws, CONDITIONED), key=condition_key)
+    z = generator.noise(min(draws, CONDITIONED), key=condition_key)
     return Diagnosis(
         verdict=judged,
         fold=fold,
@@ -306,6 +348,7 @@ def diagnose_generator(
         missing=missing,
         weighting=moments,
         explored=heard,
+        image=image,
         notes=notes,
         **summary._asdict(),
         **_stein_checks(u, score, stein_key),
@@ -387,7 +430,13 @@ def diagnose_chains(
     unseen = 0.0 if heard is None else heard.unseen
     return Diagnosis(
         len(chains.drawn),
-        verdict.of_chains(rhat, ess, chains.divergences, unseen, explored=heard is not None),
+        verdict.of_chains(
+            rhat,
+            ess,
+            chains.divergences,
+            unseen,
+            explored=exploration is not None and exploration.arrived,
+        ),
         explored=heard,
         rhat=rhat,
         ess=ess,
@@ -395,6 +444,54 @@ def diagnose_chains(
         notes=notes,
         **_checked_by_score(chains, density, draws, key=key),
     )
+
+
+def with_second_witness(
+    diagnosis: Diagnosis,
+    chains: Chains,
+    generator: Preconditioned,
+    density: Whitened,
+    draws: int,
+    *,
+    key: PRNGKeyArray,
+) -> Diagnosis:
+    """Return the diagnosis of chains after comparing them with weighted draws of the generator they started from."""
+    drawn = draw_weighted(density.target, generator, draws, key=key)
+    summary, log_weights = importance(drawn.log_ratios)
+    if not summary.effective_share > 0:
+        return diagnosis
+    x = np.asarray(jax.vmap(density.affine)(chains.drawn), np.float64)
+    own = np.asarray(chains.by_chain(x))
+    found = compared(
+        own,
+        np.asarray(drawn.x, np.float64),
+        np.asarray(log_weights, np.float64),
+        density.target.names,
+    )
+    some = own[:, :: -(-len(x) // DEFAULT_DRAWS)]
+    bridge = _bridge(density, generator, some, np.asarray(drawn.log_ratios, np.float64))
+    return dataclasses.replace(
+        diagnosis,
+        agreement=Agreement(*found, summary, *bridge),
+        verdict=verdict.of_two_witnesses(diagnosis.verdict, summary, *found),
+    )
+
+
+def _bridge(
+    density: Whitened,
+    generator: Preconditioned,
+    chains: Float[np.ndarray, "c n d"],
+    log_ratios: Float[np.ndarray, " m"],
+) -> tuple[float, float] | tuple[None, None]:
+    """Return log Z by bridge sampling; None if the generator has no inverse or a ratio is not finite."""
+    x = jnp.asarray(chains.reshape(-1, density.dim), density.dtype)
+    try:
+        log_q = log_prob(generator, x)
+    except NotAvailableError:
+        return None, None
+    at_chains = np.asarray(log_densities(density.target, x) - log_q, np.float64)
+    usable = np.isfinite(at_chains).all() and not np.isnan(log_ratios).any()
+    return bridged(at_chains.reshape(chains.shape[:2]), log_ratios) if usable else (None, None)
 
 
 def _heard(
@@ -421,14 +518,14 @@ def _stein_checks(
     u: Float[Array, "n d"], score: Float[Array, "n d"], key: PRNGKeyArray
 ) -> dict[str, Any]:
     """The fields of a diagnosis that need no density, from the scores at the draws; none if too few are finite."""
-    finite = jnp.isfinite(score).all(1)
+    finite = np.asarray(np.isfinite(np.asarray(score)).all(1))
     if finite.sum() < 3:
         return {}
-    u, score = u[finite], score[finite]
-    mean, spread = stein.identities(u, score)
+    u, score = _rows(u, finite), _rows(score, finite)
+    mean, spread = map(np.asarray, stein.identities(u, score))
     discrepancy = stein.discrepancy(u, score, key=key)
     return {
-        "stein_mean": float(jnp.abs(mean).max()),
+        "stein_mean": float(np.abs(mean).max()),
         "stein_spread": (float(spread.min()), float(spread.max())),
         "discrepancy": float(discrepancy.value),
         "discrepancy_p": float(discrepancy.p_value),
@@ -441,17 +538,22 @@ def _fall(density: Whitened, u: Float[Array, "n d"], score: Float[Array, "n d"])
     It is the median fall, on the side where that is smaller: 22 for a Gaussian, 3.9 for a Cauchy distribution. What
     falls by less than log `FAR` has no integral along that line.
     """
-    finite = np.asarray(jnp.isfinite(score).all(1))
+    finite = np.asarray(np.isfinite(np.asarray(score)).all(1))
     few = finite.sum() < 2 * u.shape[1]
     if few or u.shape[1] > FLAT_DIMENSIONS or density.stream is not None:
         return None
-    u, score = u[finite], score[finite]
-    along, line = stein.flattest(u, score)
-    moved = u + (verdict.FAR - 1) * along[:, None] * line
-    fall = np.asarray(log_densities(density, u) - log_densities(density, moved))
-    fall = np.where(np.isnan(fall), np.inf, fall)
-    outwards = np.asarray(along) > 0
+    u, score = _rows(u, finite), _rows(score, finite)
+    along, line = map(np.asarray, stein.flattest(u, score))
+    moved = jnp.asarray(np.asarray(u) + (verdict.FAR - 1) * along[:, None] * line)
+    near, far = (np.asarray(log_densities(density, points)) for points in (u, moved))
+    fall = np.where(np.isnan(near - far), np.inf, near - far)
+    outwards = along > 0
     return float(min(np.median(fall[side]) for side in (outwards, ~outwards) if side.any()))
+
+
+def _rows(points: Float[Array, "n d"], chosen: Bool[np.ndarray, " n"]) -> Float[Array, "m d"]:
+    """The chosen rows, taken on the host: on the device each operation of a selection is a program of its own."""
+    return points if chosen.all() else jnp.asarray(np.asarray(points)[chosen])
 
 
 @eqx.filter_jit

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
-from jaxtyping import Array, Float, Scalar
+from jaxtyping import Array, Float, PyTree, Scalar
 
 from gpvi.generators import AbstractGenerator
 
@@ -23,10 +23,10 @@ def fold_fraction(signs: Float[Array, " n"]) -> Scalar:
 
 
 @eqx.filter_jit
-def conditioning(generator: AbstractGenerator, z: Float[Array, "n d"]) -> Scalar:
+def conditioning(generator: AbstractGenerator, z: PyTree[Array]) -> Scalar:
     """Return the largest condition number of the head block A over the rows of z."""
 
-    def condition_number(point: Float[Array, " d"]) -> Scalar:
+    def condition_number(point: PyTree[Array]) -> Scalar:
         block = generator.head_jacobian(generator.split(point)[0])
         if isinstance(block, lx.DiagonalLinearOperator):
             values = jnp.abs(lx.diagonal(block))

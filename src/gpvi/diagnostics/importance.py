@@ -139,7 +139,8 @@ def importance(
     if not len(usable):
         nothing = Importance(-math.inf, math.nan, -math.inf, math.nan, 0.0, math.inf, 1.0, n)
         return nothing, log_weights
-    share = float(effective_share(jnp.where(jnp.asarray(finite), log_ratios, -jnp.inf)))
+    weights = np.exp(usable - usable.max())
+    share = float(weights.sum() ** 2 / (weights**2).sum() / n)
     summary = Importance(
         elbo=float(usable.mean() + math.log(len(usable) / n)),
         elbo_se=float(usable.std() / math.sqrt(len(usable))),

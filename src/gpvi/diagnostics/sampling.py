@@ -6,10 +6,9 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from gpvi.generators import AbstractGenerator
-from gpvi.generators.noise import log_standard_normal, standard_normal
 from gpvi.targets.density import Density
 
 BLOCK, LARGE_BLOCK = 1_024, 16_384
@@ -19,7 +18,7 @@ BLOCK_NUMBERS = 2**22
 
 
 def sample(generator: AbstractGenerator, n: int, key: PRNGKeyArray) -> Float[Array, "n d"]:
-    """Return n draws x = f(z), z ~ N(0, I), made in blocks."""
+    """Return n draws x = f(z), made in blocks."""
     return _in_blocks(_transform, generator, n, key)
 
 
@@ -39,11 +38,15 @@ def _in_blocks(
     """
     size = _block(n, generator.dim)
     z = _noise(generator, -(-n // size) * size, key)
-    parts = [function(generator, z[first : first + size]) for first in range(0, len(z), size)]
+    parts = [function(generator, _rows(z, first, size)) for first in range(0, n, size)]
     joined = (
         parts[0] if len(parts) == 1 else jax.tree.map(lambda *each: jnp.concatenate(each), *parts)
     )
     return jax.tree.map(lambda rows: rows[:n], joined)
+
+
+def _rows(z: PyTree[Array], first: int, count: int) -> PyTree[Array]:
+    return jax.tree.map(lambda each: each[first : first + count], z)
 
 
 def _block(n: int, dim: int) -> int:
@@ -55,37 +58,35 @@ def _block(n: int, dim: int) -> int:
 
 
 @eqx.filter_jit
-def _noise(generator: AbstractGenerator, n: int, key: PRNGKeyArray) -> Float[Array, "n d"]:
-    return standard_normal(generator, n, key=key)
+def _noise(generator: AbstractGenerator, n: int, key: PRNGKeyArray) -> PyTree[Array]:
+    return generator.noise(n, key=key)
 
 
 @eqx.filter_jit
-def _transform(generator: AbstractGenerator, z: Float[Array, "n d"]) -> Float[Array, "n d"]:
+def _transform(generator: AbstractGenerator, z: PyTree[Array]) -> Float[Array, "n d"]:
     return jax.vmap(generator)(z)
 
 
 @eqx.filter_jit
 def _transform_with_density(
-    generator: AbstractGenerator, z: Float[Array, "n d"]
+    generator: AbstractGenerator, z: PyTree[Array]
 ) -> tuple[Float[Array, "n d"], Float[Array, " n"], Float[Array, " n"]]:
-    """Return x = f(z), log q there (Eq. 1), and the sign of det J."""
-    x, sign, log_det = jax.vmap(generator.transform_and_log_det)(z)
-    return x, jax.vmap(log_standard_normal)(z) - log_det, sign
+    """Return x = f(z), log q there, and the sign of det J."""
+    return jax.vmap(generator.transform_and_log_prob)(z)
 
 
 @eqx.filter_jit
 def draw_with_density(
     generator: AbstractGenerator, n: int, key: PRNGKeyArray
 ) -> tuple[Float[Array, "n d"], Float[Array, " n"], Float[Array, " n"]]:
-    """Return n draws, log q of each (Eq. 1), and the sign of det J there."""
-    return _transform_with_density(generator, standard_normal(generator, n, key=key))
+    """Return n draws, log q of each, and the sign of det J there."""
+    return _transform_with_density(generator, generator.noise(n, key=key))
 
 
 @eqx.filter_jit
 def log_prob(generator: AbstractGenerator, x: Float[Array, "n d"]) -> Float[Array, " n"]:
     """Return log q at the rows of x, for a generator with an exact inverse."""
-    z = jax.vmap(generator.inverse)(x)
-    return jax.vmap(log_standard_normal)(z) - jax.vmap(generator.log_det)(z)[1]
+    return jax.vmap(generator.log_prob)(x)
 
 
 @eqx.filter_jit

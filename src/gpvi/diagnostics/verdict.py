@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from gpvi._html import badge, paragraph
+from gpvi.diagnostics.importance import Importance
 
 Level = Literal[
     "good", "not explored", "usable with importance weights", "no fault seen", "do not trust"
@@ -42,13 +43,15 @@ NARROW, WIDE = 0.8, 1.25
 """Spread of the draws over that of the posterior, by Stein's identity, between which particles are believed."""
 MEAN_ERRORS = 4.0
 """Standard errors of the mean score beyond which a mean is wrong; particles at rest have 0."""
+DISAGREEMENT = 5.0
+"""Combined Monte-Carlo errors beyond which chains and importance weights disagree, of all means and spreads."""
 RULED_OUT = 0.01
 """Below this p-value of the kernel Stein test the draws are not the posterior's."""
 
 
 UNEXPLORED = (
     "Nothing but its own draws speaks for it: a mode that they never visit would not be seen, and this posterior is "
-    "too large or too expensive to be explored. Compare fits with other keys and starts."
+    "too large or too expensive to be explored, or no particle arrived there. Compare fits with other keys and starts."
 )
 """What to do where no second witness can be heard."""
 
@@ -91,7 +94,7 @@ class ImportanceSummary(NamedTuple):
     coarse: str | None = None
     """What the float type cannot resolve, and the remedy, if anything."""
     explored: bool = True
-    """Whether independent islands explored the posterior."""
+    """Whether independent islands explored the posterior and arrived there."""
 
 
 def of_density(summary: ImportanceSummary) -> Verdict:
@@ -223,6 +226,29 @@ def of_chains(
     if not explored:
         return Verdict("not explored", f"where they went, the chains agree: {mixed}", UNEXPLORED)
     return Verdict("good", mixed)
+
+
+def of_two_witnesses(
+    chains: Verdict, importance: Importance, quantity: str, shift: float, errors: float
+) -> Verdict:
+    """Judge chains that importance weights were compared with: they differ most in `quantity`.
+
+    Weights that cannot be relied on count neither for the chains nor against them. Agreement does not make up for
+    divergences: in a neck where trajectories fail, the generator may fall short as well.
+    """
+    effective = importance.effective_share * importance.draws
+    unreliable = not importance.k_hat <= RELIABLE_K_HAT or effective < FEWEST_EFFECTIVE
+    if unreliable or chains.level == "do not trust":
+        return chains
+    if abs(errors) > DISAGREEMENT:
+        return Verdict(
+            "do not trust",
+            f"by the chains {quantity} is {abs(shift):.2g} sd {'above' if shift > 0 else 'below'} what importance "
+            f"weights say, {abs(errors):.0f} combined standard errors",
+            "Run longer chains (refine(draws=…)) and train longer: one of the two misses a part of the posterior.",
+        )
+    agree = f"importance weights agree, everywhere within {abs(errors):.1f} standard errors"
+    return chains._replace(reason=f"{chains.reason}; {agree}")
 
 
 def of_particles(

@@ -3,8 +3,9 @@ r"""A second witness: what independent islands found of the posterior, beside wh
 Three comparisons. (1) log Z: the islands' estimate may lie below the draws' own, if particles could not follow into a
 narrow neck; they then say nothing of what they missed. Above it, the draws miss mass. (2) At the islands' particles,
 distributed like p, the ratio p/(Z q) is near 1 if q fits; the share of particles at which q is far too small is the
-share of the posterior that the draws hardly visit. The mean of log p − log q there is the EUBO, never below log Z.
-(3) Without log q, the shares of the modes among the draws are compared with the islands'.
+share of the posterior that the draws hardly visit. The mean of log p − log q there is the EUBO, never below log Z. The
+same is asked around each summit that was in sight. (3) Without log q, the shares of the modes among the draws, and of
+the surroundings of summits, are compared with the islands'.
 """
 
 import math
@@ -14,22 +15,28 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from gpvi.diagnostics.importance import Importance
 from gpvi.diagnostics.missing_mass import ReferenceEvidence
 from gpvi.diagnostics.verdict import TOLERATED_MISSING
 from gpvi.errors import NotAvailableError
 from gpvi.exploration.search import Exploration
+from gpvi.exploration.summits import Surroundings
 from gpvi.generators import AbstractGenerator
-from gpvi.generators.noise import log_standard_normal
 
 TOO_SMALL = math.log(20)
 """Nats: where log q lies this far below log p − log Z, the draws hardly visit the posterior."""
 ISLAND_ERRORS = 4.8
 """Standard errors from eight islands that chance exceeds once in a thousand: the quantile of Student's t."""
+RARE = 0.1
+"""A mode is lost if the draws have less than this part of its share."""
 FEWEST_ISLANDS = 2
 """A part of the posterior that one island alone has met is reported as a doubt only if its share is large."""
+
+
+BLOCK = 1_024
+"""Points at which log q is evaluated by one program."""
 
 
 class Witness(NamedTuple):
@@ -73,14 +80,20 @@ def hear(
     healthy = _healthy(exploration, own, dtype)
     shape = exploration.log_density.shape
     try:
-        log_q = np.asarray(_log_q(generator, jnp.asarray(exploration.points, dtype)), np.float64)
+        points = exploration.points.reshape(-1, exploration.points.shape[-1])
+        log_q = log_q_at(generator, points, dtype).reshape(shape)
     except NotAvailableError:
         return _witness(exploration, healthy, 0.0)
-    log_q = np.where(np.isnan(log_q), -np.inf, log_q)
-    log_ratio = exploration.log_density - np.maximum(log_q, -1e30).reshape(shape)
+    log_ratio = exploration.log_density - log_q
     evidence = max(own.log_evidence, exploration.log_evidence)
     hardly = (log_ratio - evidence > TOO_SMALL).astype(float)
+    around = exploration.around
     unseen = _significant(exploration, hardly, evidence)
+    if around is not None:
+        near_log_q = log_q_at(generator, around.points.reshape(-1, around.points.shape[-1]), dtype)
+        near_ratio = around.log_density - near_log_q.reshape(around.log_density.shape)
+        near = _around_summits(around, near_ratio - own.log_evidence > TOO_SMALL, evidence)
+        unseen = max(unseen, near.max())
     eubo = float(exploration.average(np.minimum(log_ratio, 1e6))[0])
     return _witness(exploration, healthy, unseen, eubo)
 
@@ -95,9 +108,15 @@ def hear_points(exploration: Exploration, draws: Float[np.ndarray, "n d"]) -> Wi
     labels = exploration.labels.ravel()[nearest]
     shares, _ = exploration.shares
     own = np.bincount(labels, minlength=len(shares)) / len(labels)
-    lost = np.isin(exploration.labels, np.flatnonzero(own < 0.1 * shares)).astype(float)
+    lost = np.isin(exploration.labels, np.flatnonzero(own < RARE * shares)).astype(float)
     unseen = _significant(exploration, lost, exploration.log_evidence)
-    return _witness(exploration, exploration.arrived, unseen)
+    around = exploration.around
+    if around is not None:
+        everywhere = np.ones_like(around.log_weights, bool)
+        near = _around_summits(around, everywhere, exploration.log_evidence)
+        rare = around.within(draws).mean(1) < RARE * near
+        unseen = max(unseen, float((near * rare).max()))
+    return _witness(exploration, exploration.arrived and not exploration.overlooks, unseen)
 
 
 def _witness(
@@ -112,7 +131,17 @@ def _healthy(exploration: Exploration, own: Importance, dtype: np.dtype) -> bool
     rounding = abs(own.log_evidence) * float(np.finfo(dtype).eps)
     error = ISLAND_ERRORS * exploration.log_evidence_se + 3 * own.log_evidence_se + rounding
     short = own.log_evidence - exploration.log_evidence
-    return exploration.arrived and short <= max(error, -math.log1p(-TOLERATED_MISSING))
+    agrees = short <= max(error, -math.log1p(-TOLERATED_MISSING))
+    return exploration.arrived and agrees and not exploration.overlooks
+
+
+def _around_summits(
+    around: Surroundings, inside: Bool[np.ndarray, "m n"], log_evidence: float
+) -> Float[np.ndarray, " m"]:
+    """The share of the posterior in a part of the region of each summit, or 0 if it is small or uncertain."""
+    log_mass, error = around.masses(inside)
+    share = np.exp(log_mass - np.logaddexp(log_evidence, log_mass))
+    return np.where((1 - 3 * error) * share > TOLERATED_MISSING, share, 0.0)
 
 
 def _significant(
@@ -130,10 +159,19 @@ def _significant(
     return share if surely and islands >= FEWEST_ISLANDS else 0.0
 
 
-@eqx.filter_jit
-def _log_q(generator: AbstractGenerator, x: Float[Array, "k n d"]) -> Float[Array, " m"]:
-    def at(x: Float[Array, " d"]) -> Array:
-        z = generator.inverse(x)
-        return log_standard_normal(z) - generator.log_det(z)[1]
+def log_q_at(
+    generator: AbstractGenerator, x: Float[np.ndarray, "m d"], dtype: np.dtype
+) -> Float[np.ndarray, " m"]:
+    """log q at any points, very small where it underflows, in blocks of one size."""
+    padded = np.concatenate([x, np.repeat(x[-1:], -len(x) % BLOCK, axis=0)])
+    parts = [
+        np.asarray(_log_q(generator, jnp.asarray(padded[first : first + BLOCK], dtype)), np.float64)
+        for first in range(0, len(padded), BLOCK)
+    ]
+    log_q = np.concatenate(parts)[: len(x)]
+    return np.maximum(np.where(np.isnan(log_q), -np.inf, log_q), -1e30)
 
-    return jax.lax.map(at, x.reshape(-1, x.shape[-1]), batch_size=256)
+
+@eqx.filter_jit
+def _log_q(generator: AbstractGenerator, x: Float[Array, "m d"]) -> Float[Array, " m"]:
+    return jax.lax.map(generator.log_prob, x, batch_size=256)

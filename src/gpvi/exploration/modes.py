@@ -10,7 +10,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from gpvi.targets.density import Density, at_once
 
@@ -64,35 +64,56 @@ class Modes(tuple[Mode, ...]):
 
 def labelled(density: Density, points: Float[np.ndarray, "n d"]) -> Int[np.ndarray, " n"]:
     """Number the modes that the particles belong to, the largest group first."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     n = len(points)
     near = _nearest(points)
     first, second = np.repeat(np.arange(n), near.shape[1]), near.ravel()
-    dips = _dips(density, points, first, second)
-    open_ = dips <= DEPTH
-    graph = coo_array((np.ones(open_.sum()), (first[open_], second[open_])), shape=(n, n))
-    _, labels = connected_components(graph, directed=False)
-    labels = _joined(density, points, labels)
+    depths = dips(density, points, first, second)
+    labels = _connected(n, first, second, depths <= DEPTH)
+    labels = _joined(points, labels, first, second, depths)
     order = np.argsort(-np.bincount(labels), kind="stable")
     return np.argsort(order)[labels]
 
 
-def _joined(
-    density: Density, points: Float[np.ndarray, "n d"], labels: Int[np.ndarray, " n"]
+def _connected(
+    n: int,
+    first: Int[np.ndarray, " m"],
+    second: Int[np.ndarray, " m"],
+    joins: Bool[np.ndarray, " m"],
 ) -> Int[np.ndarray, " n"]:
-    """Join groups without a dip between their centres' particles, and small groups to the nearest in depth."""
+    """Number the groups of points that are connected by some of the segments."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    graph = coo_array((np.ones(joins.sum()), (first[joins], second[joins])), shape=(n, n))
+    return connected_components(graph, directed=False)[1]
+
+
+def _joined(
+    points: Float[np.ndarray, "n d"],
+    labels: Int[np.ndarray, " n"],
+    first: Int[np.ndarray, " m"],
+    second: Int[np.ndarray, " m"],
+    depths: Float[np.ndarray, " m"],
+) -> Int[np.ndarray, " n"]:
+    """Join each small group to its neighbour behind the shallowest dip; one without neighbours, to the nearest."""
     counts = np.bincount(labels)
     large = np.flatnonzero(counts >= max(2, SMALLEST * len(points)))
     if not len(large):
         return labels
-    centres = np.stack([points[labels == group].mean(0) for group in large])
-    lone = np.flatnonzero(~np.isin(labels, large))
-    labels = np.searchsorted(large, labels).clip(max=len(large) - 1)
-    if len(lone):
+    target = np.arange(len(counts))
+    one, other = (
+        np.concatenate([labels[first], labels[second]]),
+        np.concatenate([labels[second], labels[first]]),
+    )
+    leaves = np.flatnonzero(~np.isin(one, large) & np.isin(other, large))
+    deepest_first = leaves[np.argsort(-np.tile(depths, 2)[leaves], kind="stable")]
+    target[one[deepest_first]] = other[deepest_first]
+    labels = target[labels]
+    lone = ~np.isin(labels, large)
+    if lone.any():
+        centres = np.stack([points[labels == group].mean(0) for group in large])
         distance = ((points[lone, None] - centres) ** 2).sum(2)
-        labels[lone] = distance.argmin(1)
+        labels[lone] = large[distance.argmin(1)]
     return np.unique(labels, return_inverse=True)[1]
 
 
@@ -104,7 +125,7 @@ def _nearest(points: Float[np.ndarray, "n d"]) -> Int[np.ndarray, "n m"]:
     return np.asarray(KDTree(points).query(points, count + 1)[1])[:, 1:]
 
 
-def _dips(
+def dips(
     density: Density,
     points: Float[np.ndarray, "n d"],
     first: Int[np.ndarray, " m"],
@@ -113,15 +134,15 @@ def _dips(
     """How far log p falls below the lower end on each segment."""
     at = np.concatenate([[0.0], ALONG, [1.0]])[:, None]
     start, end = points[first, None], points[second, None]
-    values = _log_densities(density, (start + at * (end - start)).reshape(-1, points.shape[1]))
+    values = log_densities(density, (start + at * (end - start)).reshape(-1, points.shape[1]))
     values = np.where(np.isfinite(values), values, -np.inf).reshape(len(first), -1)
     lower = np.minimum(values[:, 0], values[:, -1])
     return lower - values.min(1)
 
 
-def _log_densities(density: Density, x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
+def log_densities(density: Density, x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
     """log p at many points, in blocks of one size."""
-    block = 8 * at_once(density.dim)
+    block = at_once(density.dim)
     padded = np.concatenate([x, np.repeat(x[-1:], -len(x) % block, axis=0)])
     parts = [
         np.asarray(_block(density, jnp.asarray(padded[i : i + block], density.dtype)), np.float64)

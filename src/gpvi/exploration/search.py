@@ -11,6 +11,7 @@ import functools
 import math
 from collections.abc import Callable
 from functools import cached_property
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,6 +21,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, Scalar
 
 from gpvi._compute.noise import normal
 from gpvi.exploration.modes import labelled
+from gpvi.exploration.summits import Surroundings, look_around
 from gpvi.exploration.tempering import Islands, temper
 from gpvi.targets.coordinates import Whitened
 from gpvi.targets.density import Density, expensive
@@ -78,6 +80,8 @@ class Exploration:
         The evaluations of log p and its gradient that it took.
     arrived
         Whether every island reached the posterior.
+    around
+        The summits that were in sight beforehand, in the target's coordinates, with weighted draws around them.
     """
 
     points: Float[np.ndarray, "k n d"]
@@ -87,6 +91,7 @@ class Exploration:
     scale: float
     gradients: int
     arrived: bool
+    around: Surroundings | None = None
 
     @cached_property
     def island_weights(self) -> Float[np.ndarray, " k"]:
@@ -112,6 +117,11 @@ class Exploration:
         count = len(weights)
         error = np.sqrt((excess**2).sum(0) * count / (count - 1))
         return np.asarray(mean), np.asarray(error)
+
+    @cached_property
+    def overlooks(self) -> bool:
+        """Whether the islands have too few particles around some summit that was in sight."""
+        return self.around is not None and self.around.overlooked(self.points, self.log_evidence)
 
     @property
     def shares(self) -> tuple[np.ndarray, np.ndarray]:
@@ -158,41 +168,66 @@ def once_explored(density: Whitened, *, key: PRNGKeyArray) -> Callable[[], Explo
 def explore(density: Whitened, *, key: PRNGKeyArray) -> Exploration | None:
     """Explore a posterior with independent islands; None if no particle could be brought to it."""
     pilot_key, key = jax.random.split(key)
-    islands, scale, spent = pilot(density, key=pilot_key)
-    found = _found(density, islands, scale, spent)
+    islands, scale, spent, around = pilot(density, key=pilot_key)
+    found = _found(density, islands, scale, spent, around)
     most = min(MOST_GRADIENTS, MOST_OPERATIONS / density.operations())
     for number, (particles, kept_share) in enumerate(LEVELS[1:]):
         own = float(np.asarray(islands.gradients).sum())
         if found is None or _settled(found) or spent + LARGER * own > most:
             break
         own_key = jax.random.fold_in(key, number)
-        islands = temper(density, islands.scale, particles, kept_share, key=own_key)
+        scales, summits = islands.scale, islands.shared_summits
+        islands = temper(density, scales, particles, kept_share, summits, key=own_key)
         spent += int(np.asarray(islands.gradients).sum())
-        found = _found(density, islands, scale, spent)
+        found = _found(density, islands, scale, spent, around)
     return found
 
 
-def pilot(density: Density, *, key: PRNGKeyArray) -> tuple[Islands, float, int]:
-    """Find how far out to begin: return small islands, the scale of their nearer half, and the gradients spent.
+class Pilot(NamedTuple):
+    """Small islands, the scale of their nearer half, the gradients spent, and the summits in sight."""
 
-    The scale grows while that seems to pay. Of all that were tried, the one with the largest log Z is kept: particles
-    that began too far out, and could not follow, have a small one.
+    islands: Islands
+    scale: float
+    gradients: int
+    around: Surroundings | None
+
+
+def pilot(density: Density, *, key: PRNGKeyArray) -> Pilot:
+    """Find how far out to begin, and whether to begin around the summits in sight as well.
+
+    The scale is at least half as large as the farthest summit in sight, and grows while that seems to pay. If the
+    islands then overlook a summit, others begin around the summits and in what was found, too. Of all that were tried,
+    those with the largest log Z are kept: particles that began too far out, and could not follow, have a small one.
     """
-    scale_key, key = jax.random.split(key)
+    scale_key, look_key, near_key, key = jax.random.split(key, 4)
     narrow, widest = (float(each) for each in wide_scale(density, key=scale_key))
+    around = look_around(density, key=look_key)
+    farthest = 0.0 if around is None else float(np.abs(around.centres).max())
+    narrow = max(narrow, min(farthest / FLAT, widest))
     tried: list[tuple[float, Islands, float]] = []
     for number in range(1 + GROWTHS):
         own_key = jax.random.fold_in(key, number)
         islands = temper(density, halves(ISLANDS, narrow, widest), *LEVELS[0], key=own_key)
-        log_z = log_mean(np.asarray(islands.log_evidence, np.float64))[0]
-        tried.append((log_z, islands, narrow))
-        fell_short = log_z < tried[0][0] - FELL_SHORT
+        tried.append((_log_evidence(islands), islands, narrow))
+        fell_short = tried[-1][0] < tried[0][0] - FELL_SHORT
         grows = _steep(islands, narrow) or _wider_find_more(islands)
         if fell_short or not grows or WIDER * narrow > widest:
             break
         narrow *= WIDER
-    _, islands, scale = max(tried, key=lambda each: each[0])
-    return islands, scale, sum(int(np.asarray(each.gradients).sum()) for _, each, _ in tried)
+    log_z, islands, scale = max(tried, key=lambda each: each[0])
+    points = np.asarray(islands.points, np.float64)
+    if around is not None and around.overlooked(points, log_z):
+        points = points.reshape(-1, density.dim)
+        summits = around.starts(points, labelled(density, points), density.dtype)
+        islands = temper(density, islands.scale, *LEVELS[0], summits, key=near_key)
+        tried.append((_log_evidence(islands), islands, scale))
+        _, islands, scale = max(tried, key=lambda each: each[0])
+    spent = sum(int(np.asarray(each.gradients).sum()) for _, each, _ in tried)
+    return Pilot(islands, scale, spent + (0 if around is None else around.gradients), around)
+
+
+def _log_evidence(islands: Islands) -> float:
+    return log_mean(np.asarray(islands.log_evidence, np.float64))[0]
 
 
 def halves(islands: int, narrow: float | Scalar, widest: float = math.inf) -> Float[Array, " k"]:
@@ -215,11 +250,14 @@ def _wider_find_more(islands: Islands) -> bool:
 
 
 def _settled(found: Exploration) -> bool:
-    """Whether more particles have little to give: one mode, and islands that agree."""
-    return bool(found.labels.max() == 0) and found.log_evidence_se <= SETTLED_ERROR
+    """Whether more particles have little to give: one mode, islands that agree, and no summit that they overlook."""
+    settled = bool(found.labels.max() == 0) and found.log_evidence_se <= SETTLED_ERROR
+    return settled and not found.overlooks
 
 
-def _found(density: Whitened, islands: Islands, scale: float, spent: int) -> Exploration | None:
+def _found(
+    density: Whitened, islands: Islands, scale: float, spent: int, around: Surroundings | None
+) -> Exploration | None:
     """Keep some particles of every island, in the target's coordinates, and sort them into modes."""
     log_evidence = np.asarray(islands.log_evidence, np.float64)
     if not np.isfinite(log_evidence).all():
@@ -237,6 +275,7 @@ def _found(density: Whitened, islands: Islands, scale: float, spent: int) -> Exp
         scale,
         spent,
         bool(islands.arrived.all()),
+        None if around is None else around.placed(density.affine),
     )
 
 

@@ -2,9 +2,12 @@ r"""Tempered sequential Monte Carlo on islands (Del Moral, Doucet & Jasra 2006).
 
 Each island brings n particles from a wide end r, Student's t of scale s in every coordinate, to the posterior along
 π_λ ∝ r^{1−λ} p^λ. One temperature weights them by (p/r)^{λ'−λ}, resamples, and moves each by Hamiltonian Monte Carlo;
-λ' is the largest that keeps a share of the weights' effective size. The product of the mean weights estimates
-Z, without bias if temperatures and step sizes are given beforehand, and nearly so here, where they are adapted. So a
-large estimate is hard to explain by chance, and a small one may mean that particles could not follow.
+λ' is the largest that keeps a share of the weights' effective size. The product of the mean weights estimates Z,
+without bias if temperatures and step sizes are given beforehand, and nearly so here, where they are adapted. So a large
+estimate is hard to explain by chance, and a small one may mean that particles could not follow.
+
+Where summits are known that particles do not meet on the way, half of r lies around them and around the modes that were
+met: each then has its particles from the beginning.
 
 Resampling is BlackJAX's. The leapfrog steps are written here: they keep log p and its gradient apart from those of r,
 so that a change of temperature costs no evaluation.
@@ -15,8 +18,9 @@ import math
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import logsumexp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Scalar
+from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray, Scalar
 
 from gpvi._compute.noise import normal
 from gpvi.targets.density import Density
@@ -43,6 +47,26 @@ AT_ONCE = 25
 """Temperatures between two looks at the keyboard."""
 
 
+class Summits(eqx.Module):
+    """Places that the wide end covers beside the region around the origin.
+
+    Parameters
+    ----------
+    centres
+        Where they are.
+    widths
+        The scale of Student's t in each coordinate there.
+    """
+
+    centres: Float[Array, "*k m d"]
+    widths: Float[Array, "*k m d"]
+
+    @classmethod
+    def none(cls, dim: int, dtype: DTypeLike) -> "Summits":
+        """No such places."""
+        return cls(jnp.zeros((0, dim), dtype), jnp.ones((0, dim), dtype))
+
+
 class Islands(eqx.Module):
     """The particles of all islands, and where each island is on its way.
 
@@ -54,14 +78,18 @@ class Islands(eqx.Module):
         log p and its gradient there; −∞ and 0 where one of them is not finite.
     temperature
         λ of each island: 0 at the wide end, 1 at the posterior.
-    log_evidence
-        log Z of each island, so far.
+    offset
+        The largest finite log p among the first particles of each island.
+    log_growth
+        log Z so far, less λ times the offset: where log p is near 10⁵ their sum would be rounded at each temperature.
     step_size
         The leapfrog step of each island, in standard deviations of its particles.
     acceptance
         The mean acceptance of its last move.
     scale
         s, the width of its wide end.
+    summits
+        What else its wide end covers.
     gradients
         Evaluations of log p and its gradient at one particle, so far; in each island.
     """
@@ -70,11 +98,23 @@ class Islands(eqx.Module):
     log_density: Float[Array, "*k n"]
     score: Float[Array, "*k n d"]
     temperature: Float[Array, "*k"]
-    log_evidence: Float[Array, "*k"]
+    offset: Float[Array, "*k"]
+    log_growth: Float[Array, "*k"]
     step_size: Float[Array, "*k"]
     acceptance: Float[Array, "*k"]
     scale: Float[Array, "*k"]
+    summits: Summits
     gradients: Float[Array, "*k"]
+
+    @property
+    def log_evidence(self) -> Float[Array, "*k"]:
+        """log Z of each island, so far."""
+        return self.log_growth + self.temperature * self.offset
+
+    @property
+    def shared_summits(self) -> Summits:
+        """The summits without the axis of the islands, which have the same ones."""
+        return jax.tree.map(lambda each: each[0], self.summits)
 
     @property
     def arrived(self) -> Bool[Array, "*k"]:
@@ -83,26 +123,37 @@ class Islands(eqx.Module):
 
 
 def begin(
-    density: Density, scales: Float[Array, " k"], particles: int, *, key: PRNGKeyArray
+    density: Density,
+    scales: Float[Array, " k"],
+    particles: int,
+    summits: Summits | None = None,
+    *,
+    key: PRNGKeyArray,
 ) -> Islands:
     """Draw the particles of each island from its wide end."""
     dim, dtype, count = density.dim, density.dtype, len(scales)
     scales = jnp.asarray(scales, dtype)
+    summits = Summits.none(dim, dtype) if summits is None else summits
     noise = normal(key, ((1 + DEGREES) * count * particles, dim), dtype)
     first, *others = noise.reshape(1 + DEGREES, count, particles, dim)
     standard = first * jnp.sqrt(DEGREES / sum(other**2 for other in others))
-    points = scales[:, None, None] * standard
+    which = _components(particles, len(summits.centres))
+    centres, widths = jax.vmap(_parts, (None, 0))(summits, scales)
+    points = centres[:, which] + widths[:, which] * standard
     log_density, score = _evaluated(density, points.reshape(-1, dim))
-    ones = jnp.ones(count, dtype)
+    log_density = log_density.reshape(count, particles)
+    ones, largest = jnp.ones(count, dtype), log_density.max(1)
     return Islands(
         points,
-        log_density.reshape(count, particles),
+        log_density,
         score.reshape(points.shape),
         temperature=0 * ones,
-        log_evidence=0 * ones,
+        offset=jnp.where(jnp.isfinite(largest), largest, 0.0),
+        log_growth=0 * ones,
         step_size=0.5 * ones,
         acceptance=ACCEPTANCE * ones,
         scale=scales,
+        summits=jax.tree.map(lambda each: jnp.stack([each] * count), summits),
         gradients=particles * ones,
     )
 
@@ -134,12 +185,14 @@ def temper(
     scales: Float[Array, " k"],
     particles: int,
     kept_share: float,
+    summits: Summits | None = None,
     *,
     key: PRNGKeyArray,
 ) -> Islands:
     """Bring islands all the way from their wide ends to the posterior."""
     start_key, key = jax.random.split(key)
-    islands, kept = _begin(density, scales, particles, start_key), jnp.asarray(kept_share)
+    islands = _begin(density, scales, particles, summits, start_key)
+    kept = jnp.asarray(kept_share)
     for done in range(0, MOST_TEMPERATURES, AT_ONCE):
         islands = _advance_many(density, islands, kept, jnp.asarray(done), key)
         if islands.arrived.all():
@@ -149,9 +202,13 @@ def temper(
 
 @eqx.filter_jit
 def _begin(
-    density: Density, scales: Float[Array, " k"], particles: int, key: PRNGKeyArray
+    density: Density,
+    scales: Float[Array, " k"],
+    particles: int,
+    summits: Summits | None,
+    key: PRNGKeyArray,
 ) -> Islands:
-    return begin(density, scales, particles, key=key)
+    return begin(density, scales, particles, summits, key=key)
 
 
 @eqx.filter_jit
@@ -197,12 +254,14 @@ def _next_temperature(
     from blackjax.smc.resampling import systematic
 
     resampling_key, move_key = jax.random.split(key)
-    log_ratio = island.log_density - _log_wide(island.points, island.scale)
+    log_ratio = island.log_density - _log_wide(island, island.points)
     increase = _increase(log_ratio, 1 - island.temperature, kept_share)
     temperature = jnp.where(
         increase >= 0.9999 * (1 - island.temperature), 1.0, island.temperature + increase
     )
-    log_weights = jnp.where(jnp.isfinite(log_ratio), increase * log_ratio, -jnp.inf)
+    log_weights = jnp.where(
+        jnp.isfinite(log_ratio), increase * (log_ratio - island.offset), -jnp.inf
+    )
     rows = systematic(resampling_key, jax.nn.softmax(log_weights), len(log_weights))
     mean_weight = logsumexp(log_weights) - math.log(len(log_weights))
     points = island.points[rows]
@@ -211,10 +270,12 @@ def _next_temperature(
         island.log_density[rows],
         island.score[rows],
         temperature.astype(points.dtype),
-        island.log_evidence + mean_weight,
+        island.offset,
+        island.log_growth + mean_weight,
         island.step_size,
         island.acceptance,
         island.scale,
+        island.summits,
         island.gradients,
     )
     return _mixed(density, resampled, spread, move_key)
@@ -242,7 +303,7 @@ def _mixed(
 def _log_tempered(island: Islands) -> Float[Array, " n"]:
     """λ log p + (1 − λ) log r at the particles of one island."""
     cooled = island.temperature
-    return cooled * island.log_density + (1 - cooled) * _log_wide(island.points, island.scale)
+    return cooled * island.log_density + (1 - cooled) * _log_wide(island, island.points)
 
 
 def _correlation(a: Float[Array, " n"], b: Float[Array, " n"]) -> Scalar:
@@ -284,10 +345,10 @@ def _move(
     momentum = normal(momentum_key, (n, dim), dtype)
 
     def force(x: Float[Array, "n d"], score: Float[Array, "n d"]) -> Float[Array, "n d"]:
-        return cooled * score + heated * _wide_score(x, island.scale)
+        return cooled * score + heated * _wide_score(island, x)
 
     def energy(x, log_density, momentum) -> Float[Array, " n"]:
-        log_tempered = cooled * log_density + heated * _log_wide(x, island.scale)
+        log_tempered = cooled * log_density + heated * _log_wide(island, x)
         return 0.5 * (momentum**2).sum(1) - log_tempered
 
     def leapfrog(carry, _):
@@ -308,28 +369,61 @@ def _move(
         jnp.where(accepted, log_density, island.log_density),
         jnp.where(accepted[:, None], score, island.score),
         island.temperature,
-        island.log_evidence,
+        island.offset,
+        island.log_growth,
         island.step_size * jnp.exp(acceptance - ACCEPTANCE),
         acceptance,
         island.scale,
+        island.summits,
         island.gradients + n * LEAPFROGS,
     )
 
 
-def _log_wide(x: Float[Array, "*n d"], scale: Scalar) -> Float[Array, "*n"]:
-    """log r: independent Student's t in each coordinate, of scale s."""
+def _components(particles: int, summits: int) -> Int[np.ndarray, " n"]:
+    """Which part of the wide end each particle comes from: 0, or for half of them the summits in turn."""
+    which = np.zeros(particles, int)
+    if summits:
+        near = particles // 2
+        which[particles - near :] = 1 + np.arange(near) % summits
+    return which
+
+
+def _parts(summits: Summits, scale: Scalar) -> tuple[Float[Array, "p d"], Float[Array, "p d"]]:
+    """Centres and widths of the parts of one wide end."""
+    dim = summits.centres.shape[-1]
+    return (
+        jnp.concatenate([jnp.zeros((1, dim), scale.dtype), summits.centres]),
+        jnp.concatenate([jnp.full((1, dim), scale), summits.widths]),
+    )
+
+
+def _log_wide(island: Islands, x: Float[Array, "n d"]) -> Float[Array, " n"]:
+    """log r of one island: a mixture of independent Student's t, weighted by the particles that each part has sent."""
+    return logsumexp(_log_parts(island, x), axis=1)
+
+
+def _log_parts(island: Islands, x: Float[Array, "n d"]) -> Float[Array, "n p"]:
+    centres, widths = _parts(island.summits, island.scale)
+    particles = len(island.log_density)
+    counts = np.bincount(_components(particles, len(centres) - 1), minlength=len(centres))
+    with np.errstate(divide="ignore"):
+        log_shares = np.log(counts / particles)
     log_norm = (
         math.lgamma((DEGREES + 1) / 2)
         - math.lgamma(DEGREES / 2)
         - 0.5 * math.log(DEGREES * math.pi)
     )
-    bodies = -0.5 * (DEGREES + 1) * jnp.log1p((x / scale) ** 2 / DEGREES)
-    return (bodies + log_norm - jnp.log(scale)).sum(-1)
+    squares = ((x[:, None] - centres) / widths) ** 2
+    bodies = -0.5 * (DEGREES + 1) * jnp.log1p(squares / DEGREES)
+    return (bodies + log_norm - jnp.log(widths)).sum(-1) + log_shares.astype(x.dtype)
 
 
-def _wide_score(x: Float[Array, "*n d"], scale: Scalar) -> Float[Array, "*n d"]:
+def _wide_score(island: Islands, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
     """∇ log r."""
-    return -(DEGREES + 1) * x / (DEGREES * scale**2 + x**2)
+    centres, widths = _parts(island.summits, island.scale)
+    away = x[:, None] - centres
+    slopes = -(DEGREES + 1) * away / (DEGREES * widths**2 + away**2)
+    return (jax.nn.softmax(_log_parts(island, x), axis=1)[..., None] * slopes).sum(1)
 
 
 def _evaluated(

@@ -21,6 +21,7 @@ from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, PyTree, Scalar
 
 from gpvi._compute import inverses
 from gpvi.errors import NotAvailableError
+from gpvi.generators.noise import log_standard_normal, standard_normal
 
 
 class LastLayer(NamedTuple):
@@ -107,6 +108,10 @@ class AbstractGenerator(eqx.Module):
         """
         raise no_inverse(type(self).__name__)
 
+    def noise(self, n: int, *, key: PRNGKeyArray) -> PyTree[Array]:
+        """Draw n rows of what the generator turns into draws: z ~ N(0, I), (n, d)."""
+        return standard_normal(self, n, key=key)
+
     def __call__(self, z: Float[Array, " d"]) -> Float[Array, " d"]:
         """Return x = f(z)."""
         z_head, z_tail = self.split(z)
@@ -150,6 +155,24 @@ class AbstractGenerator(eqx.Module):
         """Return x = f(z), the sign of det J, and log|det J|."""
         return self(z), *self.log_det(z)
 
+    def transform_and_log_prob(
+        self, z: Float[Array, " d"]
+    ) -> tuple[Float[Array, " d"], Scalar, Scalar]:
+        """Return x = f(z), log q(x) = log N(z; 0, I) − log|det J| (Eq. 1), and the sign of det J."""
+        x, sign, log_det = self.transform_and_log_det(z)
+        return x, log_standard_normal(z) - log_det, sign
+
+    def log_prob(self, x: Float[Array, " d"]) -> Scalar:
+        """Return log q at a given x, by the exact inverse.
+
+        Raises
+        ------
+        gpvi.errors.NotAvailableError
+            If the inverse has no closed form.
+        """
+        z = self.inverse(x)
+        return log_standard_normal(z) - self.log_det(z)[1]
+
 
 class Generator(ABC):
     """A specification of a generator: subclass it and decorate the subclass with `gpvi.specs.spec`.
@@ -180,6 +203,10 @@ class Generator(ABC):
         AbstractGenerator
             The map. The shapes of its arrays must depend on nothing but `dim` and the specification.
         """
+
+    def choices(self, dim: int) -> str:
+        """Describe the generator for a target of `dim` dimensions, for the progress bar; "" if there is nothing."""
+        return ""
 
 
 class Head(AbstractGenerator):

@@ -4,6 +4,7 @@ Each has `dim` (k), `constant` (whether T′ is the same everywhere) and `orient
 same everywhere), and gives for one point: T, its inverse, T′ as an operator, and log|det T′|.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -123,7 +124,94 @@ class FlowHead(eqx.Module):
         return self.bijection.transform_and_log_det(z_head)
 
 
-Bijection = AffineHead | LowerTriangularHead | FlowHead
+HEAVIEST = 1.25
+"""The largest 1/ν, a little beyond that of a Cauchy distribution."""
+STEEPNESS = 10.0
+"""The raw parameters of 1/ν are multiplied by it, so that a tail may change within hundreds of steps."""
+LIGHT = 0.05
+"""1/ν at the start."""
+
+
+class TailedHead(eqx.Module):
+    r"""T ∘ h, where h gives each coordinate of the noise tails like those of Student's t, of learned weight.
+
+    Wallace (1959) found that z = κ √(ν log(1 + x²/ν)) with κ = (8ν + 1)/(8ν + 3) is very nearly standard normal for x
+    from Student's t with ν degrees of freedom. With η = 1/ν and u = η z²/κ² the inverse is
+
+        h(z) = z √((eᵘ − 1)/u) / κ,   log h′(z) = u − log κ − ½ log((eᵘ − 1)/u),
+
+    the identity for η → 0.
+    """
+
+    flow: Any
+    raw: Float[Array, " k"]
+    constant: ClassVar[bool] = False
+
+    @classmethod
+    def light(cls, flow: Any, dtype: DTypeLike) -> "TailedHead":
+        """Nearly T itself."""
+        raw = math.log(LIGHT / (HEAVIEST - LIGHT)) / STEEPNESS
+        return cls(flow, jnp.full(flow.dim, raw, dtype))
+
+    @property
+    def dim(self) -> int:
+        """k."""
+        return self.flow.dim
+
+    @property
+    def orientation(self) -> Any:
+        """That of T."""
+        return self.flow.orientation
+
+    @property
+    def weight(self) -> Float[Array, " k"]:
+        """η = 1/ν of each coordinate."""
+        return HEAVIEST * jax.nn.sigmoid(STEEPNESS * self.raw)
+
+    def __call__(self, z_head: Float[Array, " k"]) -> Float[Array, " k"]:
+        """Return T(h(z))."""
+        return self.flow(self._stretched(z_head)[0])
+
+    def inverse(self, x_head: Float[Array, " k"]) -> Float[Array, " k"]:
+        """Return h^{-1}(T^{-1}(x))."""
+        y, eta = self.flow.inverse(x_head), self.weight
+        return y * self._kappa * jnp.sqrt(_ratio(jnp.log1p, eta * y**2, -0.5))
+
+    def jacobian(self, z_head: Float[Array, " k"]) -> lx.AbstractLinearOperator:
+        """Return T′ diag h′."""
+        y, log_slope = self._stretched(z_head)
+        inner, slope = self.flow.jacobian(y), jnp.exp(log_slope)
+        if isinstance(inner, lx.DiagonalLinearOperator):
+            return lx.DiagonalLinearOperator(lx.diagonal(inner) * slope)
+        return lx.MatrixLinearOperator(inner.as_matrix() * slope, inner.tags)
+
+    def transform_and_log_det(
+        self, z_head: Float[Array, " k"]
+    ) -> tuple[Float[Array, " k"], Scalar]:
+        """Return T(h(z)), and log|det T′| + Σ log h′."""
+        y, log_slope = self._stretched(z_head)
+        x, log_det = self.flow.transform_and_log_det(y)
+        return x, log_det + log_slope.sum()
+
+    @property
+    def _kappa(self) -> Float[Array, " k"]:
+        return (8 + self.weight) / (8 + 3 * self.weight)
+
+    def _stretched(self, z: Float[Array, " k"]) -> tuple[Float[Array, " k"], Float[Array, " k"]]:
+        """Return h(z) and log h′(z) of each coordinate."""
+        u = self.weight * (z / self._kappa) ** 2
+        growth = _ratio(jnp.expm1, u, 0.5)
+        return z * jnp.sqrt(growth) / self._kappa, u - jnp.log(self._kappa) - 0.5 * jnp.log(growth)
+
+
+def _ratio(of: Callable[[Array], Array], u: Float[Array, " k"], slope: float) -> Float[Array, " k"]:
+    """Return of(u)/u, 1 + slope·u near 0."""
+    small = u < 1e-3 if u.dtype == jnp.float32 else u < 1e-7
+    safe = jnp.where(small, 1.0, u)
+    return jnp.where(small, 1 + slope * u, of(safe) / safe)
+
+
+Bijection = AffineHead | LowerTriangularHead | FlowHead | TailedHead
 
 
 def stacked_flow(

@@ -13,9 +13,9 @@ from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray
 
 from gpvi._compute.precision import product
 from gpvi.generators.base import AbstractGenerator, Generator
-from gpvi.generators.bijections import AffineHead, LowerTriangularHead
+from gpvi.generators.bijections import AffineHead, LowerTriangularHead, TailedHead
 from gpvi.generators.triangular import TriangularMap
-from gpvi.specs import require_positive, spec
+from gpvi.specs import require_instance, require_positive, spec
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,26 @@ class FullRank(_Scaled):
     ----------
     scale
         L starts at `scale` · I; b starts at 0.
+    tails
+        Whether x = b + L h(z), where h gives each coordinate tails of a learned weight, from nearly Gaussian ones to
+        those of a Cauchy distribution.
 
     Examples
     --------
     >>> method = gpvi.GPVI(generator=gpvi.generators.FullRank(), gradient="l2")
     """
 
+    tails: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        require_instance("tails", self.tails, bool)
+
     def build(self, dim: int, *, key: PRNGKeyArray, dtype: DTypeLike) -> TriangularMap:
         """Build the map for a target of `dim` dimensions."""
         shift, lower = jnp.zeros(dim, dtype), jnp.zeros((dim, dim), dtype)
-        return TriangularMap(LowerTriangularHead(shift, self._log_scale(dim, dtype), lower), None)
+        head = LowerTriangularHead(shift, self._log_scale(dim, dtype), lower)
+        return TriangularMap(TailedHead.light(head, dtype) if self.tails else head, None)
 
 
 class LinearMap(AbstractGenerator):

@@ -10,6 +10,7 @@ from jaxtyping import Scalar
 from gpvi._compute.precision import product
 from gpvi.generators.base import AbstractGenerator
 from gpvi.targets.coordinates import Affine
+from gpvi.targets.semiseparable import Semiseparable
 
 
 class Preconditioned(AbstractGenerator):
@@ -56,6 +57,14 @@ class Preconditioned(AbstractGenerator):
         """As the generator's."""
         return self.generator.constant_head
 
+    def noise(self, n, *, key):
+        """Draw the noise of the generator."""
+        return self.generator.noise(n, key=key)
+
+    def split(self, z):
+        """Return z_head and z_tail."""
+        return self.generator.split(z)
+
     def __call__(self, z):
         """Return location + L f(z)."""
         return self.affine(self.generator(z))
@@ -77,6 +86,8 @@ class Preconditioned(AbstractGenerator):
         """Return L₁₁ A."""
         scale = self._head_affine().scale
         block = self.generator.head_jacobian(z_head)
+        if isinstance(scale, Semiseparable):
+            scale = scale.dense()
         if scale.ndim == 2:
             return lx.MatrixLinearOperator(product(scale, block.as_matrix()))
         if isinstance(block, lx.DiagonalLinearOperator):
@@ -99,14 +110,22 @@ class Preconditioned(AbstractGenerator):
         u, sign, log_det = self.generator.transform_and_log_det(z)
         return self.affine(u), sign * self._orientation(), log_det + self.affine.log_det()
 
+    def transform_and_log_prob(self, z):
+        """Return x, log q(x) and the sign of det J."""
+        u, log_q, sign = self.generator.transform_and_log_prob(z)
+        return self.affine(u), log_q - self.affine.log_det(), sign * self._orientation()
+
     def inverse(self, x):
         """Return f^{-1}(L^{-1}(x − location))."""
         return self.generator.inverse(self.affine.inverse(x))
+
+    def log_prob(self, x):
+        """Return log q at a given x."""
+        return self.generator.log_prob(self.affine.inverse(x)) - self.affine.log_det()
 
     def _orientation(self) -> Scalar:
         """The sign of det L."""
         return jnp.prod(jnp.sign(self.affine.diagonal))
 
     def _head_affine(self) -> Affine:
-        k, scale = self.latent, self.affine.scale
-        return Affine(self.affine.location[:k], scale[:k] if scale.ndim == 1 else scale[:k, :k])
+        return self.affine.leading(self.latent)

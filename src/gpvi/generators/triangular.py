@@ -12,7 +12,7 @@ from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray
 
 from gpvi._compute.outer_products import tall
 from gpvi.generators.base import AbstractGenerator, Generator, LastLayer
-from gpvi.generators.bijections import AffineHead, Bijection
+from gpvi.generators.bijections import AffineHead, Bijection, TailedHead
 from gpvi.generators.networks import (
     ConditionalScale,
     LearnedScale,
@@ -21,7 +21,14 @@ from gpvi.generators.networks import (
     latent_size,
 )
 from gpvi.generators.spline import SplineHead, check_bins, spline_couplings
-from gpvi.specs import require_choice, require_count, require_positive, resolve, spec
+from gpvi.specs import (
+    require_choice,
+    require_count,
+    require_instance,
+    require_positive,
+    resolve,
+    spec,
+)
 
 
 @spec
@@ -190,6 +197,13 @@ class TriangularMap(AbstractGenerator):
         z_tail = x_tail if self.network is None else self.network.inverse(z_head, x_tail)
         return jnp.concatenate([z_head, z_tail])
 
+    def at_rest(self) -> "TriangularMap":
+        """The same map with g = 0: before training, when T permutes, its draws are then standard normal."""
+        if self.network is None:
+            return self
+        output = jax.tree.map(jnp.zeros_like, self.network.output)
+        return eqx.tree_at(lambda g: g.network.output, self, output)
+
     @property
     def last_layer(self):
         """W of the tail's network, which T′ and σ do not depend on."""
@@ -235,6 +249,9 @@ class Triangular(Generator):
         Rank of the last layer of g, as two factors, so that it has about d·rank parameters; full by default.
     gain
         A factor on the initial last layer of g; small if training starts from a given point, as for networks.
+    tails
+        Whether the noise of the head first gets tails of a learned weight, from nearly Gaussian ones to those of a
+        Cauchy distribution.
 
     Examples
     --------
@@ -250,6 +267,7 @@ class Triangular(Generator):
     scale_form: str = "constant"
     rank: int | None = None
     gain: float = 1.0
+    tails: bool = False
 
     def __post_init__(self):
         check_network(self.hidden, self.activation)
@@ -258,6 +276,7 @@ class Triangular(Generator):
             require_count("rank", self.rank, "Omit it for a full last layer.")
         require_positive("scale (σ at the start)", self.scale, "Use 1.0, or 0.05 for networks.")
         require_choice(self.scale_form, ("constant", "conditional"), "scale_form")
+        require_instance("tails", self.tails, bool)
         if self.latent is not None:
             require_count("latent", self.latent, "Omit it to choose by dimension.")
         self.flow()
@@ -289,6 +308,8 @@ class Triangular(Generator):
         k = self.head_size(dim)
         head_key, trunk_key, output_key = jax.random.split(key, 3)
         flow = self.flow().build(k, key=head_key, dtype=dtype)
+        if self.tails:
+            flow = TailedHead.light(flow, dtype)
         if k == dim:
             return TriangularMap(flow, None)
         trunk = Trunk(k, self.hidden, self.activation, self.rank, key=trunk_key, dtype=dtype)

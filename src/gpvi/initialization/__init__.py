@@ -27,9 +27,12 @@ May import: `diagnostics`, `targets` and all below them. Start reading at `searc
 climb) and `_combination.py`.
 """
 
+from gpvi.initialization._low_rank import RANK as RANK
 from gpvi.initialization.result import Gaussian as Gaussian
 from gpvi.initialization.result import NoPathError as NoPathError
 from gpvi.initialization.result import Report as Report
+from gpvi.initialization.search import DENSE_DIMENSIONS as DENSE_DIMENSIONS
 from gpvi.initialization.search import automatic as automatic
 from gpvi.initialization.search import laplace as laplace
+from gpvi.initialization.search import low_rank as low_rank
 from gpvi.initialization.search import variational as variational

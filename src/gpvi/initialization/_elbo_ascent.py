@@ -34,6 +34,9 @@ MOST_STEPS = 100
 PATIENCE = 3
 """A path ends after this many steps in a row without a clear rise of the ELBO."""
 
+PAIRED = 1_000
+"""In more dimensions the noise of a step is made of pairs ±ε."""
+
 FRACTIONS = 4.0 ** -np.arange(5.0)
 """The fractions of a Newton step that are tried in turn."""
 
@@ -110,7 +113,7 @@ def climb(
             break
         if _is_a_point(normal):
             return None
-        noise = rng.standard_normal((max(BATCH, 3 * dim), dim))
+        noise = _noise_of_a_step(dim, rng)
         step = newton_step(normal, noise, *density.scores(normal.points(noise)))
         current = Trial.of(density, normal, antithetic_noise(BATCH, dim, rng), least=0.5)
         elbo = current.elbo
@@ -135,22 +138,24 @@ def climb(
 def newton_step(normal: Normal, noise: Points, values: Values, scores: Points) -> NewtonStep | None:
     """Regress the whitened score on the noise. None if fewer than half of the draws have finite values and scores.
 
-    Λ is shrunk towards I, its value at the optimum, by the share of sampling error in ‖Λ − I‖² (Ledoit & Wolf: A
-    well-conditioned estimator for large-dimensional covariance matrices, Journal of Multivariate Analysis 2004). Along
-    a flat direction q is widened tenfold, and moved by no more than its new width.
+    In many dimensions the rows of the noise are pairs ±ε, first all ε, then all −ε. The slope is then that of the odd
+    part (s(ε) − s(−ε))/2, which a skewness of log p does not enter, and the intercept is the mean of the even part.
+    Along a flat direction q is widened tenfold, and moved by no more than its new width.
     """
-    finite = np.isfinite(values)
+    dim, finite = noise.shape[1], np.isfinite(values)
+    if paired(dim):
+        finite = np.tile(np.logical_and(*np.split(finite, 2)), 2)
     if finite.mean() < 0.5:
         return None
     noise, whitened = noise[finite], scores[finite] @ normal.scale
-    count, dim = noise.shape
-    centred = noise - noise.mean(0)
-    varying = whitened - whitened.mean(0)
-    slope = np.linalg.solve(centred.T @ centred, centred.T @ varying)
-    away = -0.5 * (slope + slope.T) - np.eye(dim)
-    error = 0.5 * dim * ((varying - centred @ slope) ** 2).sum() / (count - dim - 1) ** 2
-    precision = np.eye(dim) + away * (1 - min(1.0, error / max((away**2).sum(), 1e-300)))
-    intercept = whitened.mean(0) + precision @ noise.mean(0)
+    if paired(dim):
+        (noise, _), (there, opposite) = np.split(noise, 2), np.split(whitened, 2)
+        precision = _shrunk_precision(noise, 0.5 * (there - opposite), len(noise) - dim)
+        intercept = whitened.mean(0)
+    else:
+        centred, varying = noise - noise.mean(0), whitened - whitened.mean(0)
+        precision = _shrunk_precision(centred, varying, len(noise) - dim - 1)
+        intercept = whitened.mean(0) + precision @ noise.mean(0)
     if not (np.isfinite(precision).all() and np.isfinite(intercept).all()):
         return None
     eigenvalues, vectors = np.linalg.eigh(precision)
@@ -158,6 +163,34 @@ def newton_step(normal: Normal, noise: Points, values: Values, scores: Points) -
     reach = FLATTEST**-0.5
     shift = np.where(eigenvalues < FLATTEST, np.clip(shift, -reach, reach), shift)
     return NewtonStep(vectors @ shift, np.clip(eigenvalues, FLATTEST, 1e8), vectors)
+
+
+def _noise_of_a_step(dim: int, rng: Generator) -> Points:
+    """Three draws for each dimension, so that the regression is determined."""
+    count = max(BATCH, 3 * dim)
+    return (
+        antithetic_noise(count + count % 2, dim, rng)
+        if paired(dim)
+        else rng.standard_normal((count, dim))
+    )
+
+
+def paired(dim: int) -> bool:
+    """Whether the noise of a step is made of pairs ±ε; with few dimensions and few draws both parts are needed."""
+    return dim > PAIRED
+
+
+def _shrunk_precision(noise: Points, varying: Points, freedom: int) -> Matrix:
+    """Λ by regression, with the degrees of freedom that it leaves.
+
+    It is shrunk towards I, its value at the optimum, by the share of sampling error in ‖Λ − I‖² (Ledoit & Wolf: A
+    well-conditioned estimator for large-dimensional covariance matrices, Journal of Multivariate Analysis 2004).
+    """
+    dim = noise.shape[1]
+    slope = np.linalg.solve(noise.T @ noise, noise.T @ varying)
+    away = -0.5 * (slope + slope.T) - np.eye(dim)
+    error = 0.5 * dim * ((varying - noise @ slope) ** 2).sum() / freedom**2
+    return np.eye(dim) + away * (1 - min(1.0, error / max((away**2).sum(), 1e-300)))
 
 
 def mixture_of_ends(ends: Sequence[PathEnd]) -> Mixture:

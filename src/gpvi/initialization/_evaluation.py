@@ -61,10 +61,17 @@ class HostDensity:
         score, hessian = self._call(_curvature, x)
         return score, 0.5 * (hessian + hessian.T)
 
-    def _call(self, function: Callable[[LogDensity, np.ndarray], Any], x: np.ndarray) -> Any:
+    def mean_curvature(
+        self, x: Points, vectors: Float[np.ndarray, "p d"]
+    ) -> Float[np.ndarray, "p d"]:
+        """The mean of −∇²log p over the rows of x, times each of the vectors."""
+        self.scored += len(x) * len(vectors)
+        return self._call(_mean_curvature, x, vectors)
+
+    def _call(self, function: Callable[..., Any], *x: np.ndarray) -> Any:
         """Call a compiled function of the log-density at x; the result is in float64 arrays of NumPy."""
         with jax.enable_x64(True) if self._in_float64 else nullcontext():
-            result = function(self._log_density, x)
+            result = function(self._log_density, *x)
             return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), result)
 
 
@@ -87,6 +94,19 @@ def _curvature(
     score, pull = jax.vjp(jax.grad(log_density), jnp.asarray(x))
     rows = jnp.eye(len(x), dtype=score.dtype)
     return score, -jax.lax.map(lambda row: pull(row)[0], rows, batch_size=BATCH)
+
+
+@eqx.filter_jit
+def _mean_curvature(
+    log_density: LogDensity,
+    x: Float[Array | np.ndarray, "n d"],
+    vectors: Float[Array | np.ndarray, "p d"],
+) -> Float[Array, "p d"]:
+    def at(point: Float[Array, " d"]) -> Float[Array, "p d"]:
+        _, push = jax.linearize(jax.grad(log_density), point)
+        return jax.lax.map(push, jnp.asarray(vectors))
+
+    return -jax.lax.map(at, jnp.asarray(x)).mean(0)
 
 
 def _batches(x: Points) -> list[Float[np.ndarray, "b d"]]:

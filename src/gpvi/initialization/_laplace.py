@@ -57,7 +57,8 @@ def ascend(density: HostDensity, start: Vector, rng: Generator) -> Gaussian:
         effective_share=1.0,
         flat=False,
     )
-    return Gaussian.of(narrow_to_gentle_scores(density, normal, rng), report)
+    normal = narrow_to_gentle_scores(density, normal, rng)
+    return Gaussian.of(normal, report._replace(scores=density.scored))
 
 
 def _inverse_root(hessian: Matrix, score: Vector) -> Matrix:

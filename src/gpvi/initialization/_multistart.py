@@ -131,7 +131,8 @@ def _result(density: HostDensity, search: Search, widest: float, rng: Generator)
         log_evidence=combined.log_evidence,
         log_evidence_se=combined.log_evidence_se,
     )
-    return Gaussian.of(narrow_to_gentle_scores(density, normal, rng), report)
+    normal = narrow_to_gentle_scores(density, normal, rng)
+    return Gaussian.of(normal, report._replace(scores=density.scored))
 
 
 def _no_path(start: Vector) -> NoPathError:

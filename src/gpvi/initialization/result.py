@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from gpvi.errors import InputError
 from gpvi.initialization._gaussians import Normal
+from gpvi.targets.semiseparable import Semiseparable
 
 
 class Report(NamedTuple):
@@ -35,9 +36,11 @@ class Report(NamedTuple):
         log Z by importance sampling from the combined ends; NaN if no weights were used.
     log_evidence_se
         Its standard error; infinite if no weights were used.
+    scores
+        The gradients of log p that the search took.
     """
 
-    kind: Literal["variational", "laplace"]
+    kind: Literal["variational", "laplace", "low rank"]
     elbos: tuple[float, ...]
     distinct: tuple[int, ...]
     chosen: int
@@ -46,6 +49,7 @@ class Report(NamedTuple):
     flat: bool
     log_evidence: float = np.nan
     log_evidence_se: float = np.inf
+    scores: int = 0
 
     @property
     def paths(self) -> int:
@@ -54,8 +58,8 @@ class Report(NamedTuple):
 
     def __str__(self) -> str:
         best = f"ELBO {self.elbos[self.chosen]:.6g}"
-        if self.kind == "laplace":
-            return f"laplace: {best}"
+        if self.kind != "variational":
+            return f"{self.kind}: {best}"
         weights = f"weights (p/q)^{self.tempering:.2g}, effective share {self.effective_share:.2g}"
         paths = f"{self.paths} paths to {len(self.distinct)} optima, best {best}, {weights}"
         return f"variational: {paths}{'; still widening, improper?' if self.flat else ''}"
@@ -65,7 +69,7 @@ class Gaussian(eqx.Module):
     """N(location, scale scaleᵀ), where scale is lower-triangular with a positive diagonal."""
 
     location: Float[Array, " d"]
-    scale: Float[Array, "d d"]
+    scale: Float[Array, "d d"] | Semiseparable
     report: Report = eqx.field(static=True)
 
     @classmethod

@@ -14,12 +14,21 @@ from gpvi.errors import InputError
 from gpvi.initialization._evaluation import HostDensity, LogDensity
 from gpvi.initialization._gaussians import Vector
 from gpvi.initialization._laplace import ascend
+from gpvi.initialization._low_rank import climb_low_rank
 from gpvi.initialization._multistart import follow_paths
 from gpvi.initialization.result import Gaussian, NoPathError
 
+DENSE_DIMENSIONS = 3_000
+"""The largest dimension in which `automatic` finds a dense covariance, of d² numbers."""
+
 
 def automatic(log_density: LogDensity, start: ArrayLike, *, key: PRNGKeyArray) -> Gaussian:
-    """The Gaussian of `variational`, or that of `laplace` if no Gaussian with a finite ELBO is found."""
+    """The Gaussian of `variational`, or that of `laplace` if no Gaussian with a finite ELBO is found.
+
+    In more than 3,000 dimensions it is that of `low_rank`.
+    """
+    if np.size(start) > DENSE_DIMENSIONS:
+        return low_rank(log_density, start, key=key)
     try:
         return variational(log_density, start, key=key)
     except NoPathError:
@@ -54,6 +63,17 @@ def laplace(log_density: LogDensity, start: ArrayLike, *, key: PRNGKeyArray) -> 
     density, point, rng = _prepare(log_density, start, key)
     with _quiet_single_thread():
         return ascend(density, point, rng)
+
+
+def low_rank(log_density: LogDensity, start: ArrayLike, *, key: PRNGKeyArray) -> Gaussian:
+    """A Gaussian with a covariance that is diagonal plus low rank, by Newton steps up the ELBO from `start`.
+
+    Its scale is a `gpvi.targets.Semiseparable` of `RANK` columns, so that time and memory are linear in d. There is
+    one path: other modes are not looked for.
+    """
+    density, point, rng = _prepare(log_density, start, key)
+    with _quiet_single_thread():
+        return climb_low_rank(density, point, rng)
 
 
 def _prepare(

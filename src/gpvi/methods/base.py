@@ -4,6 +4,7 @@ A method knows nothing of loops, files or screens; `gpvi.fit` compiles `step` an
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
@@ -290,6 +291,29 @@ class Method(ABC):
     def choices(self, dim: int) -> str:
         """Describe what the method chooses by itself in this dimension, for the progress bar; "" if nothing."""
         return ""
+
+    def gradients(self, history: Mapping[str, np.ndarray], dim: int) -> int | None:
+        """Return how many gradients of log p the steps of this history took; None, the default, if unknown."""
+        return None
+
+    def concerns(self, state: State, history: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+        """Return what is wrong with a finished run that no single step shows, each with its remedy; nothing by default.
+
+        `gpvi.fit` warns with each, and keeps it in the notes of the training.
+
+        Parameters
+        ----------
+        state
+            The last state.
+        history
+            Every reported term, one value per step.
+
+        Returns
+        -------
+        tuple of str
+            The notes.
+        """
+        return ()
 
     @property
     def fixed_draws(self) -> int | None:

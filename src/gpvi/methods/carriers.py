@@ -10,10 +10,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray, PyTree
 
 from gpvi.generators import AbstractGenerator
-from gpvi.generators.noise import standard_normal
 from gpvi.parallel.mesh import rows
 
 
@@ -145,14 +144,14 @@ class Population(Particles):
 
 
 class Sampler(eqx.Module):
-    """A generator and its noise: x_i = f_θ(z_i), z_i ~ N(0, I)."""
+    """A generator and its noise: x_i = f_θ(z_i)."""
 
     generator: AbstractGenerator
 
-    def noise(self, n: int, *, key: PRNGKeyArray) -> Float[Array, "n d"]:
-        """n rows of N(0, I)."""
-        return standard_normal(self.generator, n, key=key)
+    def noise(self, n: int, *, key: PRNGKeyArray) -> PyTree[Array]:
+        """n rows of the generator's noise."""
+        return self.generator.noise(n, key=key)
 
-    def particles(self, z: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    def particles(self, z: PyTree[Array]) -> Float[Array, "n d"]:
         """x_i = f(z_i)."""
         return rows(jax.vmap(self.generator)(z))

@@ -9,13 +9,14 @@ with a smaller step.
 
 import functools
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray, PyTree, Scalar
 
@@ -63,6 +64,21 @@ class Progress(NamedTuple):
     done: Int[Array, ""]
     walkers: Walkers
     tuning: Tuning
+
+
+@runtime_checkable
+class Proposing(Protocol):
+    """A density that also offers points from elsewhere, drawn independently of the chains, as a generator can.
+
+    After each transition every chain then proposes to move to such a point x′ ~ q, and does so with probability
+    min(1, p(x′) q(x) / p(x) q(x′)): an independence Metropolis step (Tierney 1994), exact whatever q is, by which
+    chains change between modes that no trajectory connects.
+    """
+
+    def propose(
+        self, n: int, *, key: PRNGKeyArray
+    ) -> tuple[Float[Array, "n d"], Float[Array, " n"]]: ...
+    def log_proposal(self, x: Float[Array, "n d"]) -> Float[Array, " n"]: ...
 
 
 class _Transition(NamedTuple):
@@ -154,6 +170,18 @@ class MarkovChains(Method):
         walkers = _walkers_at(target, x)
         return state._replace(auxiliary=state.auxiliary._replace(walkers=walkers))
 
+    def prolonged(self, state: State) -> State:
+        """Return a state that fills an empty table with further draws, without another warm-up."""
+        table = jax.tree.map(jnp.zeros_like, state.learner.model)
+        progress = state.auxiliary._replace(done=jnp.asarray(self.warmup, jnp.int32))
+        return State(state.learner._replace(model=table), progress)
+
+    def gradients(self, history: Mapping[str, np.ndarray], dim: int) -> int:
+        """Return the number of leapfrogs of all chains, and of proposals if there are any."""
+        leapfrogs = np.rint(self.chains * np.asarray(history["leapfrogs"], np.float64))
+        proposals = history["jumped"].size if "jumped" in history else 0
+        return int(leapfrogs.sum()) + self.chains * proposals
+
     def step(
         self,
         target: Density,
@@ -171,6 +199,10 @@ class MarkovChains(Method):
         step_key, key = jax.random.split(key)
         step_size = self.jittered(learner.damping * tuning.step_size, key=step_key)
         moved = self._transition(target, walkers, step_size, tuning.inverse_mass, key)
+        jumps = {}
+        if isinstance(target, Proposing):
+            walkers, jumped = _jump(target, moved.walkers, key=jax.random.fold_in(key, 1))
+            moved, jumps = moved._replace(walkers=walkers), {"jumped": jumped}
         after = done - self.warmup
         table = learner.model.write(
             jnp.maximum(after, 0) // self.thin,
@@ -187,6 +219,7 @@ class MarkovChains(Method):
             "divergent": moved.divergent.mean(dtype=dtype),
             "step_size": step_size,
             "leapfrogs": moved.leapfrogs.mean(dtype=dtype),
+            **jumps,
         }
         progress = Progress((done + 1) % self.transitions, moved.walkers, tuning)
         return State(learner._replace(model=table), progress), info
@@ -375,6 +408,20 @@ class HMC(MarkovChains):
 def _walkers_at(target: Density, position: Float[Array, "c d"]) -> Walkers:
     """Return chains at these positions, with log p and scores."""
     return Walkers(position, *jax.vmap(jax.value_and_grad(target.log_density))(position))
+
+
+def _jump(target: Any, walkers: Walkers, *, key: PRNGKeyArray) -> tuple[Walkers, Scalar]:
+    """Make one independence Metropolis step of every chain; return the share of chains that moved."""
+    propose_key, accept_key = jax.random.split(key)
+    chains = len(walkers.position)
+    x, log_q = target.propose(chains, key=propose_key)
+    proposed = _walkers_at(target, x)
+    log_weight = walkers.log_density - target.log_proposal(walkers.position)
+    gain = proposed.log_density - log_q - log_weight
+    usable = jnp.isfinite(proposed.score).all(1)
+    uniform = jax.random.uniform(accept_key, (chains,), gain.dtype, 1e-30, 1.0)
+    accepted = usable & (jnp.log(uniform) < gain)
+    return _chosen(accepted, proposed, walkers), accepted.mean(dtype=gain.dtype)
 
 
 @eqx.filter_jit

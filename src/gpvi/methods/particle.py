@@ -5,11 +5,13 @@ a generator (Eq. 14). All eight share one step.
 """
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
@@ -23,7 +25,7 @@ from gpvi.directions import (
     SVGDDirection,
 )
 from gpvi.errors import InputError, NotAvailableError
-from gpvi.generators import Generator, Triangular
+from gpvi.generators import Generator, Mixture, Triangular
 from gpvi.kernels import Kernel, as_kernel
 from gpvi.methods.base import About, Info, Learner, Method, State, built, require_batches
 from gpvi.methods.carriers import Particles, Sampler
@@ -98,6 +100,11 @@ class Transport(Method):
         if self.annealing is not None:
             require_instance("annealing", self.annealing, Annealing)
         self.direction()
+
+    def gradients(self, history: Mapping[str, np.ndarray], dim: int) -> int:
+        """Return the number of particles of all steps."""
+        sets = 2 if self.separate_expectation else 1
+        return sets * self.particles * history["gradient_norm"].shape[-1]
 
     @property
     @abstractmethod
@@ -239,6 +246,11 @@ class AmortizedMethod(Transport):
     def __post_init__(self):
         super().__post_init__()
         require_instance("generator", self.generator, Generator)
+        if isinstance(self.generator, Mixture):
+            raise NotAvailableError(
+                f"generator is {self.generator}, and a direction is pulled back through one map. Use gpvi.GPVI for a "
+                "mixture."
+            )
         require_batches(self.batches)
 
     @property

@@ -94,9 +94,8 @@ class SMC(Method):
         self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
     ) -> State:
         """Return a first state whose particles begin as far out as a pilot run, on the host, finds necessary."""
-        scale_key, key = jax.random.split(key)
-        _, narrow, _ = pilot(target, key=scale_key)
-        return self._begun(target, optimizer, narrow, key)
+        pilot_key, key = jax.random.split(key)
+        return self._begun(target, optimizer, pilot(target, key=pilot_key).scale, key)
 
     def _begun(
         self,

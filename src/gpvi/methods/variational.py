@@ -5,12 +5,14 @@ They are generators with k = d. All share one step, that of GPVI's exact gradien
 
 import functools
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Scalar
 
@@ -71,6 +73,10 @@ class Variational(Method):
     ) -> State:
         """Build the family."""
         return State(Learner.start(self.family(target, key=key), optimizer, target.dtype), None)
+
+    def gradients(self, history: Mapping[str, np.ndarray], dim: int) -> int:
+        """Return the number of draws of all steps."""
+        return self.draws(dim) * history["gradient_norm"].shape[-1]
 
     def step(
         self,

@@ -23,9 +23,12 @@ class Training:
     history
         Every reported term, such as "elbo" or "gradient_norm", with one value per step.
     notes
-        What the user should know of the run, each also given as a warning.
+        What the user should know of the run; troubles are also given as warnings.
     chosen
         What the library chose by itself, and why training stopped.
+    gradients
+        The evaluations of log p and its gradient that the steps took; None if the method does not count them. With
+        mini-batches, each is of a batch. The search for a start and earlier attempts are not counted.
     interrupted
         Whether Ctrl-C ended it. Files do not keep this.
     unfinished
@@ -38,6 +41,7 @@ class Training:
     history: dict[str, np.ndarray]
     notes: tuple[str, ...] = ()
     chosen: str = ""
+    gradients: int | None = None
     interrupted: bool = False
     unfinished: bool = False
 
@@ -82,6 +86,7 @@ class Training:
             ("steps", f"{self.steps:,} of {self.planned:,}"),
             ("time", f"{self.seconds:.1f} s"),
             *([("chosen", self.chosen)] if self.chosen else []),
+            *([] if self.gradients is None else [("gradients", f"{self.gradients:,}")]),
             *(
                 (name, f"{values[-1]:.4g} at the end")
                 for name, values in self.history.items()

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from gpvi import specs
 from gpvi._html import paragraph, table
 from gpvi._inputs import precision
 from gpvi.diagnostics import sampling
-from gpvi.diagnostics.diagnosis import Diagnosis
+from gpvi.diagnostics.diagnosis import Diagnosis, with_second_witness
 from gpvi.diagnostics.importance import (
     DEFAULT_DRAWS,
     draw_weighted,
@@ -35,13 +35,14 @@ from gpvi.exploration.search import Exploration, once_explored
 from gpvi.generators import Preconditioned
 from gpvi.methods import Method
 from gpvi.methods.base import State
-from gpvi.methods.carriers import Sampler
+from gpvi.methods.carriers import Chains, Sampler
 from gpvi.posterior import arviz, plots, saving
 from gpvi.posterior.approximation import Approximation, Model, approximation
 from gpvi.posterior.history import Training
 from gpvi.posterior.naming import MODEL, Naming, named, named_by, naming_of
 from gpvi.posterior.start import Start
 from gpvi.posterior.summary import Summary, columns_of, summarise
+from gpvi.progress import Meter
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.targets.target import Target
 
@@ -75,6 +76,9 @@ class Posterior:
         How draws are named without a target; "model" if that needs the target.
     explored
         A function that returns what islands of particles found, or None; by default they explore when that is needed.
+    trained
+        Of a refined posterior, whose draws are Markov chains: the posterior of the generator that they started from,
+        with new draws, densities and evidence. None for all others.
 
     Examples
     --------
@@ -83,6 +87,9 @@ class Posterior:
     >>> posterior.sample(1_000, key=key).shape
     (1000, 2)
     """
+
+    refiner: ClassVar[Callable[..., "Posterior"]]
+    """What `refine` calls. `gpvi.training.refinement` sets it: chains run in the loop of training, a layer below."""
 
     def __init__(
         self,
@@ -95,6 +102,7 @@ class Posterior:
         auxiliary: PyTree = None,
         naming: Naming = MODEL,
         explored: Callable[[], Exploration | None] | None = None,
+        trained: "Posterior | None" = None,
     ):
         self.method = method
         self.model = model
@@ -103,6 +111,7 @@ class Posterior:
         self.training = training
         self.target = target
         self.auxiliary = auxiliary
+        self.trained = trained
         self._explored = explored
         self._naming = naming
         self.dim = self.affine.location.shape[0]
@@ -144,6 +153,24 @@ class Posterior:
             state.auxiliary,
             explored=explored,
         )
+
+    @classmethod
+    def from_saved(cls, saved: saving.Saved) -> "Posterior":
+        """Make the posterior that a file holds, without its target.
+
+        Parameters
+        ----------
+        saved
+            What was read.
+
+        Returns
+        -------
+        Posterior
+            The posterior, and the generator that its chains started from, if they did.
+        """
+        posterior = cls(**saved._replace(trained=None)._asdict())
+        posterior.trained = None if saved.trained is None else cls.from_saved(saved.trained)
+        return posterior
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what may hold functions, so that copies can be sent to other processes.
@@ -269,7 +296,84 @@ class Posterior:
             target,
             self.auxiliary,
             naming=self._naming,
+            trained=None if self.trained is None else self.trained.with_target(target),
         )
+
+    def with_chains(self, method: Method, model: Chains, training: Training) -> "Posterior":
+        """Return the posterior of Markov chains that started from this one, which it keeps as `trained`.
+
+        Parameters
+        ----------
+        method, training
+            As for the constructor.
+        model
+            The draws, in the coordinates of training.
+
+        Returns
+        -------
+        Posterior
+            The posterior of the chains, of the same target.
+        """
+        return Posterior(
+            method,
+            model,
+            self.start,
+            self._names,
+            training,
+            self.target,
+            naming=self._naming,
+            explored=self._explored,
+            trained=self,
+        )
+
+    def refine(
+        self,
+        *,
+        key: PRNGKeyArray | int,
+        draws: Count = 1_000,
+        chains: Count = 4,
+        progress: bool | Meter = True,
+    ) -> "Posterior":
+        """Run Markov chains from the trained generator: draws that are exact in the limit, with R̂ and ESS.
+
+        NUTS runs in the noise z of the generator, on log p(f(z)) + log|det J(z)|, where the posterior is nearly
+        N(0, I). It starts at draws that are chosen by their importance weights. Where 250 draws mix badly there, the
+        whitened coordinates of training are tried, and those with more effective draws for a gradient are used.
+
+        Parameters
+        ----------
+        key
+            A JAX random key, or a seed; the same key gives the same chains.
+        draws
+            The draws of each chain, made in blocks of 250 after a warm-up of 250: the number is rounded up.
+        chains
+            The number of chains, run in parallel.
+        progress
+            As for `gpvi.fit`.
+
+        Returns
+        -------
+        Posterior
+            Of the chains. It names, diagnoses, exports and saves as any other; its diagnosis also compares the chains
+            with the importance weights of the generator. `training.notes` says what was done, `training.gradients`
+            what it cost, and `trained` is the posterior of the generator.
+
+        Raises
+        ------
+        gpvi.errors.NotAvailableError
+            If there is no target or no generator, if the generator may fold, if the data come in batches or are
+            streamed, or if log p is finite at hardly any draw.
+
+        Examples
+        --------
+        >>> target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
+        >>> posterior = gpvi.fit(target, gpvi.FullRankVI(), steps=200, key=key, progress=False)
+        >>> refined = posterior.refine(key=key, draws=250, chains=2, progress=False)
+        >>> refined.particles.shape, refined.trained is posterior
+        ((500, 2), True)
+        """
+        self._require_target("refine")
+        return self.refiner(self, key=key, draws=draws, chains=chains, progress=progress)
 
     def sample(self, n: Count, *, key: PRNGKeyArray | int) -> Float[Array, "n d"]:
         """Draw n points.
@@ -378,7 +482,9 @@ class Posterior:
         """Say whether to trust the posterior, in numbers and one sentence.
 
         With a density: ELBO, log evidence, importance ESS, k̂, moments before and after weighting, missing mass, fold
-        fraction and conditioning. For chains: R̂, ESS, divergences. For all: Stein's identities and discrepancy.
+        fraction and conditioning. For chains: R̂, ESS, divergences; of a refined posterior also log evidence by bridge
+        sampling, and where the chains and the generator's importance weights differ most. For all: Stein's identities
+        and discrepancy.
 
         Parameters
         ----------
@@ -416,7 +522,11 @@ class Posterior:
         initial, notes = self.start.evidence, self.training.notes
         with self._precision():
             found = self._exploration(density, key)
-            return self._approximation.diagnose(density, initial, found, notes, draws, key=key)
+            diagnosis = self._approximation.diagnose(density, initial, found, notes, draws, key=key)
+            if self.trained is None or not isinstance(self.model, Chains):
+                return diagnosis
+            generator, key = self.trained.generator, jax.random.fold_in(key, 1)
+            return with_second_witness(diagnosis, self.model, generator, density, draws, key=key)
 
     def modes(self, *, key: PRNGKeyArray | int = 0) -> Modes:
         """List the modes of the posterior that independent islands of particles found, whether it is drawn from or not.
@@ -938,7 +1048,7 @@ def load(path: str | os.PathLike[str], classes: Iterable[Any] = ()) -> Posterior
     ...     gpvi.load(f"{folder}/normal.gpvi").dim
     2
     """
-    return Posterior(**saving.read(path, classes)._asdict())
+    return Posterior.from_saved(saving.read(path, classes))
 
 
 def _count(n: Any) -> int:

@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, get_args
 
 import equinox as eqx
 import jax
@@ -27,7 +27,7 @@ from gpvi.posterior import naming
 from gpvi.posterior.history import Training
 from gpvi.posterior.naming import Naming
 from gpvi.posterior.start import Start
-from gpvi.targets.coordinates import Affine
+from gpvi.targets.coordinates import Affine, Kind
 from gpvi.targets.target import Target
 
 Parts = tuple[AbstractGenerator | Particles, Affine, PyTree]
@@ -37,6 +37,8 @@ MOST_LAYERS = 1_000
 """Most layers of a generator that is loaded: finding the shape of each takes time."""
 MEMBERS = "members"
 """The key of a document with several posteriors, as `gpvi.bnn.Predictive` saves them."""
+TRAINED = "trained"
+"""The key of the document of a generator that Markov chains started from, and the prefix of its arrays."""
 LISTED = 10_000
 """More names than this are saved as an array, so that people can still read the document."""
 
@@ -51,11 +53,14 @@ class Saved(NamedTuple):
     training: Training
     auxiliary: PyTree
     naming: Naming
+    trained: "Saved | None" = None
+    """The generator that Markov chains started from."""
 
     @classmethod
     def of(cls, posterior: Any) -> "Saved":
         """Take what is saved from a `Posterior`."""
-        return cls(*(getattr(posterior, name) for name in cls._fields))
+        own = cls(*(getattr(posterior, name) for name in cls._fields))
+        return own if own.trained is None else own._replace(trained=cls.of(own.trained))
 
 
 def write(saved: Saved, path: str | os.PathLike[str]) -> None:
@@ -79,7 +84,7 @@ def to_document(saved: Saved, listed: int) -> tuple[dict[str, Any], dict[str, np
         "dtype": np.dtype(location.dtype).name,
         "names": names if len(names) <= listed else None,
         "naming": naming.to_json(saved.naming),
-        "affine": "diagonal" if start.affine.scale.ndim == 1 else "dense",
+        "affine": start.affine.kind,
         "training": {
             "steps": training.steps,
             "planned": training.planned,
@@ -87,10 +92,14 @@ def to_document(saved: Saved, listed: int) -> tuple[dict[str, Any], dict[str, np
             "notes": list(training.notes),
             "start": start.report,
             "chosen": training.chosen,
+            "gradients": training.gradients,
             "evidence": start.evidence,
             "history": list(training.history),
         },
     }
+    if saved.trained is not None:
+        document[TRAINED], own = to_document(saved.trained, listed)
+        arrays |= {f"{TRAINED}/{name}": array for name, array in own.items()}
     return document, arrays | history
 
 
@@ -137,7 +146,7 @@ def from_document(
     names = tuple(json_strings(arrays["names"].tobytes(), dim) if listed is None else listed)
     _expect(len(names) == dim and all(isinstance(name, str) for name in names), "names do not fit")
     how = _naming(document, names, known)
-    _expect(document["affine"] in ("diagonal", "dense"), f"affine is {document['affine']!r}")
+    _expect(document["affine"] in get_args(Kind), f"affine is {document['affine']!r}")
     history = {name: arrays[f"history/{name}"] for name in training["history"]}
     record = Training(
         steps=training["steps"],
@@ -146,7 +155,9 @@ def from_document(
         history=history,
         notes=tuple(training["notes"]),
         chosen=training.get("chosen", ""),
+        gradients=training.get("gradients"),
     )
+    _expect(record.gradients is None or type(record.gradients) is int, "gradients do not fit")
     _expect(type(record.steps) is int and type(record.planned) is int, "training.steps do not fit")
     _expect(isinstance(record.seconds, int | float), "training.seconds does not fit")
     _expect(
@@ -161,7 +172,16 @@ def from_document(
         parts = _filled(method, dim, np.dtype(dtype), document["affine"], arrays)
     model, affine, auxiliary = parts
     start = Start(affine, training["start"], InitialEvidence.from_json(training.get("evidence")))
-    return Saved(method, model, start, names, record, auxiliary, how)
+    trained = None
+    if TRAINED in document:
+        inner, first = document[TRAINED], f"{TRAINED}/"
+        _expect(
+            TRAINED not in inner, "a generator that chains started from is itself made of chains"
+        )
+        own = {name[len(first) :]: a for name, a in arrays.items() if name.startswith(first)}
+        trained = from_document(inner, own, known)
+        _expect(len(trained.names) == dim, "its generator has another dimension")
+    return Saved(method, model, start, names, record, auxiliary, how, trained)
 
 
 def _as_saved(method: Method, dim: int, arrays: dict[str, np.ndarray]) -> Method:
@@ -204,7 +224,7 @@ def _expect(holds: bool, otherwise: str) -> None:
 
 
 def _filled(
-    method: Method, dim: int, dtype: np.dtype, affine_kind: str, arrays: dict[str, np.ndarray]
+    method: Method, dim: int, dtype: np.dtype, affine_kind: Kind, arrays: dict[str, np.ndarray]
 ) -> Parts:
     """Return the parts of a posterior with the stored arrays in their leaves; their shapes must agree.
 
@@ -216,12 +236,14 @@ def _filled(
     # building a model needs no more of a target than this
     shape = Target(jnp.sum, dim, dtype=dtype)
 
+    left = arrays.get("affine.scale.left")
+    rank = 0 if left is None or left.ndim != 2 else left.shape[1]
+
     def build() -> Parts:
         learner, auxiliary = method.init(shape, optax.sgd(0.0), key=jax.random.key(0))
         model = learner.model
         model = model.generator if isinstance(model, Sampler) else model
-        scale = jnp.zeros((dim,) if affine_kind == "diagonal" else (dim, dim), dtype)
-        return model, Affine(jnp.zeros(dim, dtype), scale), auxiliary
+        return model, Affine.form(affine_kind, dim, rank=rank, dtype=dtype), auxiliary
 
     form = eqx.filter_eval_shape(build)
     if not any(name.startswith("auxiliary") for name in arrays):

@@ -58,10 +58,13 @@ def largest_ratio(y: Float[Array, "... d"], v: Float[Array, "... d"]) -> Scalar:
 
     ∇k is zero where z′ = z and far from it. A helper network returns some y even there, and ‖y‖²/‖v‖² would overflow.
     """
-    squares = (v**2).sum(-1)
-    counts = squares > jnp.finfo(v.dtype).eps ** 2 * squares.max()
-    ratios = jnp.where(counts, (y**2).sum(-1) / jnp.where(counts, squares, 1.0), 0.0)
-    return jnp.sqrt(ratios.max())
+    return largest_root_ratio((y**2).sum(-1), (v**2).sum(-1))
+
+
+def largest_root_ratio(images: Float[Array, "..."], squares: Float[Array, "..."]) -> Scalar:
+    """Return the largest ‖y‖/‖v‖, given all ‖y‖² and ‖v‖²."""
+    counts = squares > jnp.finfo(squares.dtype).eps ** 2 * squares.max()
+    return jnp.sqrt(jnp.where(counts, images / jnp.where(counts, squares, 1.0), 0.0).max())
 
 
 class Sums(NamedTuple):
@@ -93,9 +96,9 @@ class Sums(NamedTuple):
         return InverseProduct(self.solutions / number, residual, self.stretch)
 
 
-def fits(gram: Gram) -> bool:
-    """Return whether the ∇k of all pairs fit in memory at once."""
-    return gram.value.size * gram.x.shape[1] <= PAIRED
+def fits(gram: Gram, width: int | None = None) -> bool:
+    """Return whether vectors of this width for all pairs, by default the ∇k, fit in memory at once."""
+    return gram.value.size * (gram.x.shape[1] if width is None else width) <= PAIRED
 
 
 def summed(

@@ -1,13 +1,30 @@
-"""The exact solver by block elimination of Jᵀ = [Aᵀ Bᵀ; 0 diag σ]."""
+r"""The exact solver by block elimination of Jᵀ = [Aᵀ Bᵀ; 0 diag σ].
+
+For Eq. 6 and a kernel on all of z, the mean over z′ needs no array of size n×m×d. With ∇k_ji = 2κ′_ji (z′_j − z_i),
+u = z_tail/σ, the layers h before the last and its rows W₂ of the tail,
+
+    y_tail = 2κ′_ji (u′_j − u_i),    Bᵀy_tail = 2κ′_ji ∂h_jᵀ (W₂ᵀu′_j − W₂ᵀu_i):
+
+the tail's mean is a product of the n×m matrix κ′ with u′, and W₂ is applied once to each draw, not to each pair.
+"""
 
 import jax
 import jax.numpy as jnp
 import lineax as lx
+from jaxtyping import Array
 
 from gpvi._compute.inverses import inverse, solve_transposed
 from gpvi._compute.precision import product
 from gpvi.generators import Preconditioned
-from gpvi.solvers.base import ExactSolver, InverseProduct, fits, largest_ratio
+from gpvi.generators.residual import ResidualMap
+from gpvi.kernels import Gram, squared_distances
+from gpvi.solvers.base import (
+    ExactSolver,
+    InverseProduct,
+    fits,
+    largest_ratio,
+    largest_root_ratio,
+)
 from gpvi.solvers.dense import solve_each
 from gpvi.specs import spec
 
@@ -44,6 +61,8 @@ class Block(ExactSolver):
 
     def mean_product(self, state, generator, gram):
         """Return the entropy term of Thm 3.1; a dense A is inverted once, and the inverse returned for further use."""
+        if isinstance(generator, ResidualMap) and _takes_products(generator, gram):
+            return _residual_mean_product(generator, gram), state
         varying_head = generator.latent == generator.dim and not generator.constant_head
         if not (varying_head and fits(gram) and _is_dense(generator.head_jacobian(gram.x[0]))):
             return ExactSolver.mean_product(self, state, generator, gram)
@@ -52,6 +71,35 @@ class Block(ExactSolver):
         y = product(v, inverted)
         zero = jnp.zeros((), v.dtype)
         return InverseProduct(y.mean(0), zero, largest_ratio(y, v), inverted), state
+
+
+def _takes_products(generator: ResidualMap, gram: Gram) -> bool:
+    """Return whether there is a tail, and one vector of the last layer's width for each pair fits in memory."""
+    widest = max(generator.latent, generator.weight.shape[1])
+    return generator.latent < generator.dim and fits(gram, widest)
+
+
+def _residual_mean_product(generator: ResidualMap, gram: Gram) -> InverseProduct:
+    """Return the entropy term for Eq. 6 and a kernel on all of z (see the module's text)."""
+    k, number = generator.latent, len(gram.x)
+    sigma = generator.tail_scale(gram.x[0, :k])
+    tail = gram._replace(x=gram.x[:, k:] / sigma, y=gram.y[:, k:] / sigma)
+    at_x, at_y = (product(u, generator.weight[k:]) for u in (tail.x, tail.y))
+
+    def head_inverse(z_head: Array) -> tuple[Array, Array]:
+        slopes = jax.jacfwd(generator.trunk)(z_head)
+        scale = generator.scale(generator.trunk(z_head))[:k]
+        return slopes, inverse(generator.weight[:k] @ slopes + jnp.diag(scale))
+
+    slopes, inverted = jax.vmap(head_inverse)(gram.x[:, :k])
+    head = gram._replace(x=gram.x[:, :k], y=gram.y[:, :k]).gradients()
+    through_tail = gram._replace(x=at_x, y=at_y).gradients()
+    y_head = product(head - product(through_tail, slopes), inverted)
+    factor = 4 * gram.slope**2
+    images = (y_head**2).sum(-1) + factor * squared_distances(tail.x, tail.y)
+    stretch = largest_root_ratio(images, factor * squared_distances(gram.x, gram.y))
+    value = jnp.concatenate([y_head.mean(0), tail.gradient_sum() / number], axis=1)
+    return InverseProduct(value, jnp.zeros((), value.dtype), stretch, inverted)
 
 
 def _is_dense(block: lx.AbstractLinearOperator) -> bool:

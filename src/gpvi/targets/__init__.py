@@ -8,5 +8,6 @@ and `preflight` (the checks before training).
 from gpvi.targets.coordinates import Affine as Affine
 from gpvi.targets.coordinates import Whitened as Whitened
 from gpvi.targets.density import Density as Density
+from gpvi.targets.semiseparable import Semiseparable as Semiseparable
 from gpvi.targets.stream import Stream as Stream
 from gpvi.targets.target import Target as Target

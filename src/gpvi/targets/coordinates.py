@@ -1,6 +1,7 @@
 """The coordinates of training: x = location + L u, and a target expressed in u."""
 
 from functools import cached_property
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -11,8 +12,11 @@ from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, PyTree, Scalar
 
 from gpvi._compute.precision import product
 from gpvi.targets.density import gradient_operations
+from gpvi.targets.semiseparable import Semiseparable
 from gpvi.targets.stream import Stream
 from gpvi.targets.target import Target
+
+Kind = Literal["diagonal", "dense", "semiseparable"]
 
 
 class Affine(eqx.Module):
@@ -23,7 +27,7 @@ class Affine(eqx.Module):
     location
         The image of u = 0, (d,).
     scale
-        The diagonal of L, (d,), or L itself, (d, d).
+        The diagonal of L, (d,), or L itself, (d, d) or `gpvi.targets.Semiseparable`.
 
     Examples
     --------
@@ -35,31 +39,77 @@ class Affine(eqx.Module):
     """
 
     location: Float[Array, " d"]
-    scale: Float[Array, " d"] | Float[Array, "d d"]
+    scale: Float[Array, " d"] | Float[Array, "d d"] | Semiseparable
 
     @classmethod
     def identity(cls, dim: int, dtype: DTypeLike) -> "Affine":
         """The identity map on R^dim."""
         return cls(jnp.zeros(dim, dtype), jnp.ones(dim, dtype))
 
+    @classmethod
+    def form(cls, kind: Kind, dim: int, *, rank: int = 0, dtype: DTypeLike = float) -> "Affine":
+        """The identity map with L of this structure; `rank` is that of a semiseparable L."""
+        location = jnp.zeros(dim, dtype)
+        if kind == "semiseparable":
+            return cls(location, Semiseparable.identity(dim, rank, location.dtype))
+        return cls(
+            location, jnp.ones(dim, dtype) if kind == "diagonal" else jnp.eye(dim, dtype=dtype)
+        )
+
+    @property
+    def kind(self) -> Kind:
+        """The structure of L."""
+        if isinstance(self.scale, Semiseparable):
+            return "semiseparable"
+        return "diagonal" if self.scale.ndim == 1 else "dense"
+
     @property
     def diagonal(self) -> Float[Array, " d"]:
         """The diagonal of L."""
+        if isinstance(self.scale, Semiseparable):
+            return self.scale.unit * self.scale.diagonal
         return self.scale if self.scale.ndim == 1 else jnp.diagonal(self.scale)
+
+    @property
+    def matrix(self) -> Float[Array, "d d"]:
+        """L in full."""
+        if isinstance(self.scale, Semiseparable):
+            return self.scale.dense()
+        return self.scale if self.scale.ndim == 2 else jnp.diag(self.scale)
+
+    @property
+    def deviations(self) -> Float[Array, " d"]:
+        """The standard deviation of each coordinate of x if u is standard normal: the norms of the rows of L."""
+        if isinstance(self.scale, Semiseparable):
+            return self.scale.deviations()
+        return jnp.abs(self.scale) if self.scale.ndim == 1 else jnp.linalg.norm(self.scale, axis=1)
+
+    def leading(self, k: int) -> "Affine":
+        """The map of the first k coordinates, which depend on no others."""
+        if isinstance(self.scale, Semiseparable):
+            return Affine(self.location[:k], self.scale.leading(k))
+        scale = self.scale[:k] if self.scale.ndim == 1 else self.scale[:k, :k]
+        return Affine(self.location[:k], scale)
 
     def __call__(self, u: Float[Array, " d"]) -> Float[Array, " d"]:
         """The point x = location + L u."""
+        if isinstance(self.scale, Semiseparable):
+            return self.location + self.scale @ u
         return self.location + (self.scale * u if self.scale.ndim == 1 else product(self.scale, u))
 
     def inverse(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
         """The point u with x = location + L u."""
         centred = x - self.location
+        if isinstance(self.scale, Semiseparable):
+            return self.scale.solve(centred)
         if self.scale.ndim == 1:
             return centred / self.scale
         return solve_triangular(self.scale, centred, lower=True)
 
     def solve_transposed(self, v: Float[Array, " d"]) -> Float[Array, " d"]:
         """The vector y with Lᵀy = v."""
+        if isinstance(self.scale, Semiseparable):
+            return self.scale.solve_transposed(v)
         return (
             v / self.scale
             if self.scale.ndim == 1
@@ -69,6 +119,12 @@ class Affine(eqx.Module):
     def log_det(self) -> Scalar:
         """log|det L|."""
         return jnp.log(jnp.abs(self.diagonal)).sum()
+
+
+@eqx.filter_jit
+def images(affine: Affine, u: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    """The points x of the rows u, by one program."""
+    return jax.vmap(affine)(u)
 
 
 class Whitened(eqx.Module):
@@ -148,7 +204,7 @@ class Whitened(eqx.Module):
         key: PRNGKeyArray,
     ) -> Scalar:
         """As `Target.local_log_density`, for u ~ N(mean, scale²); the affine map must be diagonal."""
-        stretched = jnp.abs(self.affine.scale) * scale
+        stretched = self.affine.deviations * scale
         value = self.target.local_log_density(self.affine(mean), stretched, batch, key=key)
         return value + self.affine.log_det()
 

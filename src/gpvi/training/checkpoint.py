@@ -6,6 +6,7 @@ hash of the data, a hash of the traced program, and log p at a few points. Step 
 nothing else is needed to continue bit for bit on the same hardware.
 """
 
+import dataclasses
 import hashlib
 import os
 import re
@@ -33,6 +34,7 @@ from gpvi.persistence import format as storage
 from gpvi.persistence import lock
 from gpvi.posterior.start import Start
 from gpvi.targets.coordinates import Affine, Whitened
+from gpvi.targets.semiseparable import Semiseparable
 from gpvi.targets.target import Target
 from gpvi.training.program import Plan, Program
 from gpvi.training.recovery import Run
@@ -92,6 +94,40 @@ def probes(target: Target) -> list[float]:
     points = target.starting_points(PROBES, key=jax.random.key(0))
     some = target.subsample()
     return [float(target.log_density(point, some)) for point in points]
+
+
+def _array_name(path: Any) -> str:
+    """Return the name in a file of an array of the coordinates, such as "affine.scale"."""
+    return "affine" + jax.tree_util.keystr(path)
+
+
+def _form_of(arrays: Mapping[str, np.ndarray], dim: int, leading: int) -> Affine:
+    """Return the shapes of stored coordinates, which have so many axes before their own."""
+    scale, left = arrays.get("affine.scale"), arrays.get("affine.scale.left")
+    if scale is None and left is not None:
+        return jax.eval_shape(lambda: Affine.form("semiseparable", dim, rank=left.shape[-1]))
+    dense = scale is not None and scale.ndim == leading + 2
+    return jax.eval_shape(lambda: Affine.form("dense" if dense else "diagonal", dim))
+
+
+def _affines(
+    arrays: Mapping[str, np.ndarray], dim: int, dtype: np.dtype, seeds: int | None
+) -> list[Affine] | None:
+    """Return stored coordinates, one for each of the seeds; None if they do not fit the target."""
+    leading = () if seeds is None else (seeds,)
+    form = _form_of(arrays, dim, len(leading))
+    stored = {_array_name(path): leaf for path, leaf in jax.tree.leaves_with_path(form)}
+    for name, leaf in stored.items():
+        found = arrays.get(name)
+        if found is None or found.shape != (*leading, *leaf.shape) or found.dtype != dtype:
+            return None
+    each = {name: arrays[name] if leading else arrays[name][None] for name in stored}
+    return [
+        jax.tree_util.tree_map_with_path(
+            lambda path, _, seed=seed: jnp.asarray(each[_array_name(path)][seed]), form
+        )
+        for seed in range(seeds or 1)
+    ]
 
 
 def _init_digest(init: Any) -> str:
@@ -184,13 +220,9 @@ class Checkpoints:
             for _, document, arrays in self._intact(attempt, {}):
                 if not document["start"]:
                     return None
-                location, scale = arrays["affine.location"], arrays["affine.scale"]
-                shape = (target.dim,) if seeds is None else (seeds, target.dim)
-                fits = location.shape == shape and scale.shape in (shape, (*shape, target.dim))
-                if not fits or {location.dtype, scale.dtype} != {target.dtype}:
+                affines = _affines(arrays, target.dim, target.dtype, seeds)
+                if affines is None:
                     return None
-                several = (location[None], scale[None]) if seeds is None else (location, scale)
-                affines = [Affine(*map(jnp.asarray, each)) for each in zip(*several, strict=True)]
                 evidence = [InitialEvidence.from_json(stored) for stored in document["evidence"]]
                 if not len(affines) == len(document["start"]) == len(evidence):
                     return None
@@ -212,9 +244,10 @@ class Checkpoints:
             "start": [start.report for start in starts],
             "evidence": [start.evidence for start in starts],
         }
-        for name in ("location", "scale") if starts else ():
-            each = [np.asarray(getattr(start.affine, name)) for start in starts]
-            self._coordinates[f"affine.{name}"] = np.stack(each) if stacked else each[0]
+        leaves = [jax.tree.leaves_with_path(start.affine) for start in starts]
+        for each in zip(*leaves, strict=True):
+            arrays = [np.asarray(leaf) for _, leaf in each]
+            self._coordinates[_array_name(each[0][0])] = np.stack(arrays) if stacked else arrays[0]
 
     def resumed(self, attempt: int, fresh: Run) -> Run:
         """Return the run of this attempt from the newest intact checkpoint; `fresh` if there is none."""
@@ -506,7 +539,9 @@ def _expect_form(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) 
         raise StorageError("the description of the start in the checkpoint is not text.")
     for seen in document["evidence"]:
         InitialEvidence.from_json(seen)
-    coordinates = {"affine.location", "affine.scale"} if document["start"] else set()
+    semiseparable = {f"affine.scale.{field.name}" for field in dataclasses.fields(Semiseparable)}
+    scale = semiseparable if semiseparable & arrays.keys() else {"affine.scale"}
+    coordinates = {"affine.location", *scale} if document["start"] else set()
     needed = {*coordinates, *(f"history/{n}" for n in document["history"])}
     if not needed <= arrays.keys():
         raise StorageError("the checkpoint lacks arrays.")

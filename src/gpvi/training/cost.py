@@ -18,7 +18,7 @@ from gpvi.specs import as_key
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.targets.target import Target
 from gpvi.training._prefetch import Feed, example
-from gpvi.training.preparation import keeps_its_coordinates, planned
+from gpvi.training.preparation import like_the_coordinates, planned
 from gpvi.training.program import compile_chunk, limit_chunk_time
 from gpvi.training.stopping import ATTEMPTS
 
@@ -119,9 +119,7 @@ def estimate(
     start_key, init_key, run_key = jax.random.split(key, 3)
     with target.precision():
         target = target.checked(plan.batch_size)
-        scale = jnp.ones(target.dim, target.dtype)
-        if plan.method.coordinates == "dense" and not keeps_its_coordinates(target):
-            scale = jnp.diag(scale)
+        scale = like_the_coordinates(plan.method, target).scale
         density = Whitened(target, Affine(target.starting_points(1, key=start_key)[0], scale))
         state = plan.method.init(density, plan.optimizer, key=init_key)
         plan = limit_chunk_time(plan, density, state)

@@ -7,25 +7,25 @@ left to the library, `fit` trains in rounds and attempts (`stopping`).
 import contextlib
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpvi.errors import InputError, TrainingWarning, warn
-from gpvi.exploration.search import once_explored
+from gpvi.exploration.search import Exploration, once_explored
 from gpvi.methods import Method, as_method
 from gpvi.methods.base import State
 from gpvi.parallel import hosts
 from gpvi.parallel.mesh import for_seeds
 from gpvi.posterior.history import Training
 from gpvi.posterior.posterior import Posterior
+from gpvi.posterior.start import Start
 from gpvi.progress import Meter, as_meter, shown
 from gpvi.specs import as_key
 from gpvi.targets.coordinates import Whitened
@@ -35,9 +35,14 @@ from gpvi.training.arguments import check_arguments, check_one_form, check_watch
 from gpvi.training.checkpoint import Checkpoints, Log, identity, probes
 from gpvi.training.context import check_context
 from gpvi.training.loop import Callback, Watch, label, train
+from gpvi.training.mixtures.rival import mixture_for
 from gpvi.training.preparation import Prepared, default_batch_size, first_state, planned, prepare
-from gpvi.training.program import Plan, compile_chunk, limit_chunk_time
-from gpvi.training.stopping import Judge, best_attempt
+from gpvi.training.program import Plan, compile_chunk, limit_chunk_time, stack
+from gpvi.training.refinement import check_refinable, made_exact
+from gpvi.training.stopping import Candidate, Judge, best_attempt, fits_at_start, length_is_open
+
+RIVAL = 1_000
+"""A mixture draws from the key folded with this number; attempts from those with smaller ones."""
 
 
 def fit(
@@ -57,12 +62,14 @@ def fit(
     checkpoint: str | os.PathLike[str] | None = None,
     every: int | None = None,
     mesh: Mesh | int | None = None,
+    exact: bool = False,
 ) -> Posterior:
     """Train a method on a target.
 
     By default GPVI trains in rounds until its draws fit the posterior, and begins anew, at most twice, if they cannot
-    be trusted (see `gpvi.training.stopping`). What was chosen, and why training stopped, is kept in
-    `posterior.training`.
+    be trusted (see `gpvi.training.stopping`). If they do not fit and exploration found several modes, a mixture with a
+    generator for each is trained beside it, and the better of the two returned (see docs/exploration.md). What was
+    chosen, and why training stopped, is kept in `posterior.training`.
 
     A draw at which log p or its gradient is not finite is pulled back to the nearest one that has a value, so that
     regions without values repel; averages use the remaining draws. A share of them above 5 % is reported in a warning.
@@ -103,6 +110,10 @@ def fit(
     mesh
         The devices to train on: their number, or a `jax.sharding.Mesh` whose axes "particles" and "data" distribute the
         draws of a step and the data. The result is that of one device, up to rounding (see docs/scaling.md).
+    exact
+        Whether to go on from the trained generator to Markov chains, as `Posterior.refine` does: four of 1,000 draws,
+        then twice as many, until R̂ ≤ 1.01 and 1,000 draws are effective (bulk and tail), with at most two million
+        gradients of log p. What was done is in `posterior.training.notes`; the generator is `posterior.trained`.
 
     Returns
     -------
@@ -149,6 +160,8 @@ def fit(
 
         meter.update(0, "compiling")
         first = fresh(0)
+        if exact:
+            check_refinable(density.target, plan.method, first.learner.model)
         plan = limit_chunk_time(plan, density, first)
         program = compile_chunk(plan, density, first)
         if saves is not None:
@@ -164,12 +177,31 @@ def fit(
             own_key = jax.random.fold_in(run_key, number)
             return train(plan, program, placed, state, watch, key=own_key)
 
-        if plan.rounds:
-            state, training = best_attempt(attempt, placed, start.evidence, explored, key=run_key)
+        def rival(judge: Judge) -> Candidate | None:
+            found = explored()
+            if found is None or not found.labels.any():
+                return None
+            meter.update(plan.rounds[0], "fitting a generator to each mode")
+            own_key = jax.random.fold_in(run_key, RIVAL)
+            return mixture_for(plan.method, density, found, judge.assess, key=own_key)
+
+        untrained = None
+        if length_is_open(target, plan.method, steps, optimizer, batch_size, init):
+            untrained = _untrained(
+                plan, placed, first, start, explored, meter, key=jax.random.fold_in(start_key, 2)
+            )
+        if untrained is not None:
+            trained = plan.method, first, untrained
+        elif plan.rounds:
+            trained = best_attempt(
+                plan.method, attempt, placed, start.evidence, explored, rival, key=run_key
+            )
         else:
-            state, training = attempt(0)
-    training = dataclasses.replace(training, notes=(*training.notes, *notes))
-    return Posterior.from_training(plan.method, density.target, start, state, training, explored)
+            trained = (plan.method, *attempt(0))
+        posterior = _posterior(*trained, density.target, start, notes, explored)
+        if exact and not posterior.training.interrupted:
+            posterior = made_exact(posterior, meter, key=jax.random.fold_in(key, 3))
+    return posterior
 
 
 def fit_seeds(
@@ -253,12 +285,18 @@ def fit_seeds(
         prepared = prepare(
             targets, method, batch_size, inits, saves, keys=list(start_keys), seeds=seeds
         )
+        explored = [
+            once_explored(density, key=jax.random.fold_in(own_key, 1))
+            for density, own_key in zip(prepared.densities, start_keys, strict=True)
+        ]
         meter.update(0, "compiling")
         states = [
-            first_state(method, density, optimizer, own, key=own_key)
-            for density, own, own_key in zip(prepared.densities, inits, init_keys, strict=True)
+            first_state(method, density, optimizer, own, found, key=own_key)
+            for density, own, found, own_key in zip(
+                prepared.densities, inits, explored, init_keys, strict=True
+            )
         ]
-        (density, shared), (state, _) = _stack(prepared.densities, share=True), _stack(states)
+        (density, shared), (state, _) = stack(prepared.densities, share=True), stack(states)
         devices = for_seeds(checked_mesh(mesh, method), seeds)
         plan = Plan(method, optimizer, steps, batch_size, seeds=seeds, shared=shared, mesh=devices)
         program = compile_chunk(plan, density, state)
@@ -268,22 +306,81 @@ def fit_seeds(
         stacked, training = train(
             plan, program, plan.place_target(density), state, watch, key=run_key
         )
-    return [_unstacked(stacked, training, method, prepared, seed) for seed in range(seeds)]
+    made = [
+        _unstacked(stacked, training, method, prepared, found, seed)
+        for seed, found in enumerate(explored)
+    ]
+    if troubled := [concerns for _, concerns in made if concerns]:
+        warn(
+            f"{len(troubled)} of {seeds} runs have faults, which the notes of their training name; the first: "
+            f"{troubled[0][0]}",
+            TrainingWarning,
+        )
+    return [posterior for posterior, _ in made]
+
+
+def _untrained(
+    plan: Plan,
+    density: Whitened,
+    first: State,
+    start: Start,
+    explored: Callable[[], Exploration | None],
+    meter: Meter,
+    *,
+    key: PRNGKeyArray,
+) -> Training | None:
+    """Return the record of a training without steps if the Gaussian at the start fits; None if it does not."""
+    meter.update(0, "judging the start")
+    fit = fits_at_start(density, first, start.evidence, explored, key=key)
+    if fit is None:
+        return None
+    meter.update(0, "done: the start fits")
+    what = label(plan.method, density.dim)
+    chosen = f"{what}; 0 steps: the start is a Gaussian that fits ({fit})"
+    return Training(0, 0, 0.0, {}, chosen=chosen, gradients=0)
+
+
+def _posterior(
+    method: Method,
+    state: State,
+    training: Training,
+    target: Target,
+    start: Start,
+    notes: tuple[str, ...],
+    explored: Callable[[], Exploration | None],
+) -> Posterior:
+    """Return the posterior of a run, after a warning of everything that its method finds wrong with it."""
+    concerns = _concerns(method, state, training)
+    for note in concerns:
+        warn(note, TrainingWarning)
+    training = dataclasses.replace(training, notes=(*training.notes, *notes, *concerns))
+    return Posterior.from_training(method, target, start, state, training, explored)
 
 
 def _unstacked(
-    stacked: State, training: Training, method: Method, prepared: Prepared, seed: int
-) -> Posterior:
-    """Return the posterior of one seed."""
+    stacked: State,
+    training: Training,
+    method: Method,
+    prepared: Prepared,
+    explored: Callable[[], Exploration | None],
+    seed: int,
+) -> tuple[Posterior, tuple[str, ...]]:
+    """Return the posterior of one seed, and what its method finds wrong with the run."""
     arrays, static = eqx.partition(stacked, eqx.is_array)
     state = eqx.combine(jax.tree.map(lambda a: a[seed], arrays), static)
-    own = dataclasses.replace(
-        training,
-        history={name: values[seed] for name, values in training.history.items()},
-        notes=(*training.notes, *prepared.notes[seed]),
-    )
     start, target = prepared.starts[seed], prepared.targets[seed]
-    return Posterior.from_training(method, target, start, state, own)
+    history = {name: values[seed] for name, values in training.history.items()}
+    gradients = method.gradients(history, target.dim) if history else 0
+    own = dataclasses.replace(training, history=history, gradients=gradients)
+    concerns = _concerns(method, state, own)
+    own = dataclasses.replace(own, notes=(*own.notes, *prepared.notes[seed], *concerns))
+    return Posterior.from_training(method, target, start, state, own, explored), concerns
+
+
+def _concerns(method: Method, state: State, training: Training) -> tuple[str, ...]:
+    """Return what the method finds wrong with a run that was not interrupted."""
+    ended = training.steps > 0 and not training.interrupted
+    return method.concerns(state, training.history) if ended else ()
 
 
 def _locked(saves: Checkpoints | None) -> contextlib.AbstractContextManager[None]:
@@ -308,23 +405,6 @@ def _identify(
     distinct = {id(target): target for target in targets}.values()
     probed = [value for target in distinct for value in probes(target)]
     saves.identify(who, probed, prepared.starts, stacked=plan.seeds is not None)
-
-
-def _stack(trees: Sequence[PyTree], *, share: bool = False) -> tuple[PyTree, tuple[bool, ...]]:
-    """Stack the arrays of trees of one structure along a new first axis.
-
-    With `share`, an array that all trees hold in common is not stacked; the second result says which these are. What
-    is not an array is taken from the first tree.
-    """
-    arrays = [eqx.filter(tree, eqx.is_array) for tree in trees]
-    static = eqx.filter(trees[0], eqx.is_array, inverse=True)
-    leaves = list(zip(*(jax.tree.leaves(tree) for tree in arrays), strict=True))
-    shared = tuple(share and all(leaf is each[0] for leaf in each) for each in leaves)
-    stacked = jax.tree.unflatten(
-        jax.tree.structure(arrays[0]),
-        [each[0] if same else jnp.stack(each) for each, same in zip(leaves, shared, strict=True)],
-    )
-    return eqx.combine(stacked, static), shared
 
 
 def _advise(target: Target) -> None:

@@ -149,13 +149,15 @@ def train(
             watch.end(run)
     watch.meter.update(run.done, run.ended(plan.steps))
     _conclude(run, plan.steps, watch.log, cut_short, interrupted())
+    history = run.history()
     training = Training(
         run.done,
         plan.steps if run.stopped is None else run.done,
         run.seconds,
-        run.history(),
+        history,
         tuple(run.notes),
         chosen=f"{label(plan.method, target.dim)}; {run.ending(plan.steps)}",
+        gradients=plan.method.gradients(history, target.dim) if history else 0,
         interrupted=bool(interrupted()) and run.going(plan.steps),
         unfinished=run.going(plan.steps),
     )

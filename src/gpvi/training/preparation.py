@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpvi.diagnostics.missing_mass import InitialEvidence
 from gpvi.errors import TrainingWarning, warn
 from gpvi.exploration.search import Exploration
+from gpvi.generators.triangular import TriangularMap
 from gpvi.methods import GPVI, Method, as_method
 from gpvi.methods.base import Learner, State
 from gpvi.methods.carriers import Sampler
@@ -28,6 +29,7 @@ from gpvi.posterior.start import Start
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.targets.density import expensive
 from gpvi.targets.preflight import rounded
+from gpvi.targets.semiseparable import Semiseparable
 from gpvi.targets.target import Target
 from gpvi.training import stopping
 from gpvi.training.arguments import check_arguments, checked_mesh
@@ -38,8 +40,8 @@ THRIFTY = GPVI(gradient="l2", particles=128, first_round=250)
 """The default where log p is expensive: few draws, by the gradient whose noise vanishes as q comes near p."""
 THRIFTY_DIMENSIONS = 20
 """The largest dimension for that default: its gradient takes d times the generator's work for each draw."""
-WHITENED_DIMENSIONS = 1_000
-"""The largest dimension in which `init="auto"` searches for a Gaussian; its dense scale has d² entries."""
+WHITENED_DIMENSIONS = 200_000
+"""The largest dimension in which `init="auto"` searches for a Gaussian; beyond 3,000 its covariance is low rank."""
 
 
 def planned(
@@ -171,10 +173,7 @@ def find_start(target: Target, method: Method, init: Any, *, key: PRNGKeyArray) 
     if sample is not None:
         log_density = jax.tree_util.Partial(log_density, batch=sample)
     gaussian = search(log_density, target.initial, key=key)
-    scale = np.asarray(gaussian.scale, np.float64)
-    if method.coordinates == "diagonal":
-        scale = (np.linalg.inv(scale) ** 2).sum(0) ** -0.5
-    affine = Affine(jnp.asarray(gaussian.location, target.dtype), jnp.asarray(scale, target.dtype))
+    affine = _coordinates(method, gaussian.location, gaussian.scale, target.dtype)
     report = gaussian.report
     if sample is not None:
         size = jax.tree.leaves(sample)[0].shape[0]
@@ -183,6 +182,30 @@ def find_start(target: Target, method: Method, init: Any, *, key: PRNGKeyArray) 
         Whitened(target, affine), report.log_evidence, report.log_evidence_se
     )
     return Start(affine, str(report), evidence)
+
+
+def _coordinates(
+    method: Method,
+    location: Float[Array, " d"],
+    scale: Float[Array, "d d"] | Semiseparable,
+    dtype: np.dtype,
+) -> Affine:
+    """Return the coordinates that whiten a Gaussian, or each coordinate given the others if they must be diagonal."""
+    if method.coordinates == "diagonal" and isinstance(scale, Semiseparable):
+        scale = scale.conditional_deviations()
+    elif method.coordinates == "diagonal":
+        scale = (np.linalg.inv(np.asarray(scale, np.float64)) ** 2).sum(0) ** -0.5
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), Affine(location, scale))
+
+
+def like_the_coordinates(method: Method, target: Target) -> Affine:
+    """Return the identity, with the structure of the coordinates that `init="auto"` finds."""
+    from gpvi.initialization import DENSE_DIMENSIONS, RANK
+
+    kind = "diagonal"
+    if method.coordinates == "dense" and not keeps_its_coordinates(target):
+        kind = "dense" if target.dim <= DENSE_DIMENSIONS else "semiseparable"
+    return Affine.form(kind, target.dim, rank=RANK, dtype=target.dtype)
 
 
 def first_state(
@@ -196,10 +219,13 @@ def first_state(
 ) -> State:
     """Return the state in which training begins: fresh, or with the model or the particles that `init` gives.
 
-    Where the coordinates were searched for, chains start in the modes that `explored` returns. Islands of particles
-    start as far out as a pilot run finds necessary.
+    Where the coordinates were searched for, a generator starts as the Gaussian that was found, and chains start in the
+    modes that `explored` returns. Islands of particles start as far out as a pilot run finds necessary.
     """
     state = method.init(density, optimizer, key=key)
+    model = state.learner.model
+    if isinstance(model, TriangularMap) and searches(init, density.target):
+        state = state._replace(learner=state.learner._replace(model=model.at_rest()))
     if isinstance(method, SMC) and not isinstance(init, Posterior):
         return method.from_afar(density, optimizer, key=key)
     if isinstance(method, MarkovChains) and isinstance(init, str):
@@ -236,4 +262,4 @@ def _from_points(
 def _unresolved(target: Target, start: Start) -> tuple[str, ...]:
     """Describe what the target's float type is too coarse for."""
     log_p = None if start.evidence is None else start.evidence.log_density
-    return rounded(start.affine.location, start.affine.scale, log_p, lambda: target.names)
+    return rounded(start.affine.location, start.affine.deviations, log_p, lambda: target.names)

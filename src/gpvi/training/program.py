@@ -8,7 +8,7 @@ shuffle is a loop of unknown length, and such a loop within a step makes a GPU w
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -135,6 +135,23 @@ def chunk_length(
         if divisible % length == 0:
             return length, False
     return aim, True
+
+
+def stack(trees: Sequence[PyTree], *, share: bool = False) -> tuple[PyTree, tuple[bool, ...]]:
+    """Stack the arrays of trees of one structure along a new first axis.
+
+    With `share`, an array that all trees hold in common is not stacked; the second result says which these are. What
+    is not an array is taken from the first tree.
+    """
+    arrays = [eqx.filter(tree, eqx.is_array) for tree in trees]
+    static = eqx.filter(trees[0], eqx.is_array, inverse=True)
+    leaves = list(zip(*(jax.tree.leaves(tree) for tree in arrays), strict=True))
+    shared = tuple(share and all(leaf is each[0] for leaf in each) for each in leaves)
+    joined = jax.tree.unflatten(
+        jax.tree.structure(arrays[0]),
+        [each[0] if same else jnp.stack(each) for each, same in zip(leaves, shared, strict=True)],
+    )
+    return eqx.combine(joined, static), shared
 
 
 class Program:

@@ -2,8 +2,9 @@
 
 Where its length is left to the library, training goes in rounds. Each has a schedule that decays to zero, so that it
 ends at rest. After a round the draws are compared with the posterior by importance weights: training stops when they
-fit, or when the ELBO no longer rises. If the draws then cannot be trusted, training begins anew from another key. The
-best attempt is kept, and all are reported, as a check on several modes.
+fit, or when the ELBO no longer rises. If they do not fit and several modes were found, the generator has a rival: a
+mixture. If the draws then cannot be trusted, training begins anew from another key. The best attempt is kept, and all
+are reported, as a check on several modes.
 """
 
 import dataclasses
@@ -57,11 +58,25 @@ def rounds(
     init: Any,
 ) -> tuple[int, ...]:
     """Return the steps of each round; none if the user chose the length, the schedule or the coordinates."""
-    chosen = steps is not None or optimizer is not None or batch_size is not None
-    unsuitable = target.draws_its_start or target.dim > MOST_DIMENSIONS
-    if chosen or unsuitable or not isinstance(init, str):
+    if not length_is_open(target, method, steps, optimizer, batch_size, init):
+        return ()
+    if target.dim > MOST_DIMENSIONS:
         return ()
     return method.rounds(target.dim)
+
+
+def length_is_open(
+    target: Target,
+    method: Method,
+    steps: int | None,
+    optimizer: optax.GradientTransformation | None,
+    batch_size: int | None,
+    init: Any,
+) -> bool:
+    """Whether the library may choose how long to train, from a start that it has searched for."""
+    chosen = steps is not None or optimizer is not None or batch_size is not None
+    searched = isinstance(init, str) and not target.draws_its_start
+    return not chosen and searched and bool(method.rounds(target.dim))
 
 
 class Assessment(NamedTuple):
@@ -87,12 +102,33 @@ class Assessment(NamedTuple):
         """Order of attempts: one that misses nothing is better, then the one with the higher ELBO."""
         return not self.missing, self.importance.elbo
 
+    def supersedes(self, other: "Assessment") -> bool:
+        """Whether training the other further is not worth its time: this one is better, and fits or finds more."""
+        return self.rank > other.rank and (self.settled or bool(other.missing))
+
     def __str__(self) -> str:
         missing = f", misses {self.missing:.0%}" if self.missing else ""
         return (
             f"ELBO {self.importance.elbo:.4g}, effective share {self.importance.effective_share:.2f}, "
             f"k̂ {self.importance.k_hat:.2f}{missing}"
         )
+
+
+class Candidate(NamedTuple):
+    """What an attempt has trained, and how well it fits."""
+
+    assessment: Assessment
+    method: Method
+    state: State
+    training: Training
+
+
+Rival = Callable[["Judge"], Candidate | None]
+"""Trains a mixture where several modes were found, once, and has it judged; None where there is nothing to gain."""
+
+
+def _no_rival(judge: "Judge") -> None:
+    """No mixture is tried."""
 
 
 def importance_of_draws(
@@ -113,12 +149,19 @@ class Judge:
         self,
         density: Density,
         references: Callable[[], Sequence[ReferenceEvidence | None]],
+        rival: Rival = _no_rival,
         *,
         key: PRNGKeyArray,
     ):
         self._density, self._references = density, references
+        self.rival = functools.cache(lambda: rival(self))
         self._key, self._other_key = jax.random.split(key)
         self.last: Assessment | None = None
+
+    def looks_settled(self, state: State) -> bool:
+        """Whether the weights of the draws are even, whatever the draws may miss."""
+        summary = importance_of_draws(self._density, state.learner.model, key=self._key)
+        return Assessment(summary, None).settled
 
     def assess(self, state: State) -> Assessment:
         """Assess the draws of this state."""
@@ -134,6 +177,9 @@ class Judge:
         self.last = now = self.assess(state)
         if now.settled and self._assessed(state, self._other_key).settled:
             return f"the draws fit ({now})", now
+        rival = self.rival()
+        if rival is not None and rival.assessment.supersedes(now):
+            return f"a mixture fits better ({rival.assessment})", now
         if previous is None:
             return None, now
         gain = now.importance.elbo - previous.importance.elbo
@@ -142,27 +188,61 @@ class Judge:
         return reason, now
 
 
-def best_attempt(
-    attempt: Callable[[int, Judge], tuple[State, Training]],
+def fits_at_start(
+    density: Density,
+    state: State,
+    initial: InitialEvidence | None,
+    explored: Callable[[], Exploration | None],
+    *,
+    key: PRNGKeyArray,
+) -> Assessment | None:
+    """Assess the Gaussian that training starts from; None unless it fits, so that there is nothing to train.
+
+    Only if its weights are as even as training could make them are other parts of the posterior looked for.
+    """
+    judge = Judge(density, _references(density, initial, explored, key=key), key=key)
+    if not judge.looks_settled(state):
+        return None
+    reason, assessment = judge(state, None)
+    return None if reason is None else assessment
+
+
+def _references(
     density: Density,
     initial: InitialEvidence | None,
     explored: Callable[[], Exploration | None],
     *,
     key: PRNGKeyArray,
-) -> tuple[State, Training]:
+) -> Callable[[], Sequence[ReferenceEvidence | None]]:
+    """Return a function that estimates log Z without the draws, when it is first called."""
+    from_start = None if initial is None else initial.reference(density)
+    return functools.cache(
+        lambda: (from_start, wide_gaussian_evidence(density, key=key), evidence_of(explored()))
+    )
+
+
+def best_attempt(
+    method: Method,
+    attempt: Callable[[int, Judge], tuple[State, Training]],
+    density: Density,
+    initial: InitialEvidence | None,
+    explored: Callable[[], Exploration | None],
+    rival: Rival = _no_rival,
+    *,
+    key: PRNGKeyArray,
+) -> tuple[Method, State, Training]:
     """Train until the draws can be trusted, at most `ATTEMPTS` times; keep the best attempt, and report all.
 
-    An attempt that is cut short is the last one. If an earlier attempt was finished, the better of the two is kept.
+    An attempt that is cut short is the last one. If an earlier attempt was finished, the better of the two is kept. A
+    rival that is better than a finished attempt ends the attempts.
     """
     wide_key, judge_key = jax.random.split(jax.random.fold_in(key, ATTEMPTS))
-    from_start = None if initial is None else initial.reference(density)
-    references = functools.cache(
-        lambda: (from_start, wide_gaussian_evidence(density, key=wide_key), evidence_of(explored()))
-    )
-    attempts: list[tuple[Assessment, State, Training]] = []
+    references = _references(density, initial, explored, key=wide_key)
+    attempts: list[Candidate] = []
     reports: list[str] = []
+    mixture: Candidate | None = None
     while len(attempts) < ATTEMPTS:
-        judge = Judge(density, references, key=judge_key)
+        judge = Judge(density, references, rival, key=judge_key)
         try:
             state, training = attempt(len(attempts), judge)
         except DivergenceError as error:
@@ -172,17 +252,27 @@ def best_attempt(
             break
         finished = training.steps == training.planned
         if not finished and not attempts:
-            return state, training
+            return method, state, training
         assessment = judge.last if finished and judge.last is not None else judge.assess(state)
-        attempts.append((assessment, state, training))
+        attempts.append(Candidate(assessment, method, state, training))
         reports.append("; ".join([str(assessment), *training.notes]))
+        other = judge.rival() if finished and not assessment.settled else None
+        if other is not None and other.assessment.rank > assessment.rank:
+            mixture = other
+            break
+        rival = _no_rival
         if assessment.trusted or not finished:
             break
-    best, state, training = max(attempts, key=lambda each: each[0].rank)
-    if len(reports) == 1:
-        return state, training
+    if mixture is not None:
+        attempts.append(mixture)
+    best = max(attempts, key=lambda each: each.assessment.rank)
+    if len(attempts) == 1 == len(reports):
+        return best.method, best.state, best.training
     notes = [f"attempt {i + 1} of {len(reports)}: {each}" for i, each in enumerate(reports)]
-    if not best.trusted:
+    if mixture is not None:
+        notes.append("; ".join([f"a mixture: {mixture.assessment}", *mixture.training.notes]))
+    if not best.assessment.trusted:
         warn(f"no attempt can be trusted; {'; '.join(notes)}", TrainingWarning)
-    interrupted = any(training.interrupted for _, _, training in attempts)
-    return state, dataclasses.replace(training, notes=tuple(notes), interrupted=interrupted)
+    interrupted = any(each.training.interrupted for each in attempts)
+    training = dataclasses.replace(best.training, notes=tuple(notes), interrupted=interrupted)
+    return best.method, best.state, training

@@ -59,6 +59,7 @@ CASES: dict[str, Case] = {
     "startup": Case(
         "import, first steps and draws, cold and warm", "cases.startup:results", only=True
     ),
+    "cold": Case("a first fit, stage by stage, d = 2 to 1,600", "cases.cold:results"),
     "guides": Case("Gaussians beside NumPyro's guides (--peers)", "cases.guides:results"),
     "spline": Case("spline couplings beside FlowJAX's (--peers)", "cases.flows:results"),
 }

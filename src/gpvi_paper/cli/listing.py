@@ -77,7 +77,7 @@ def _print_presets() -> None:
     from gpvi_paper.experiments import PRESETS
 
     for preset, meaning in PRESETS.items():
-        console().print(f"  [bold]{preset:<6}[/bold] {meaning}", highlight=False)
+        console().print(f"  [bold]{preset:<8}[/bold] {meaning}", highlight=False)
     console().print()
 
 

@@ -79,7 +79,7 @@ def run(
         ),
     ] = None,
     preset: Annotated[
-        str, typer.Option(help="smoke, demo, best or paper.", autocompletion=_presets)
+        str, typer.Option(help="smoke, demo, best, paper or authors.", autocompletion=_presets)
     ] = "best",
     seeds: Annotated[int, typer.Option(metavar="N", help="Run seeds 0 to N − 1.")] = 3,
     out: Out = Path("runs"),

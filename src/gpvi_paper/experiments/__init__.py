@@ -59,6 +59,8 @@ EXPERIMENTS = Registry(
         "collapse": "linear.collapse:VarianceCollapse",
         "posteriordb": "reference.posteriordb:PosteriorDB",
         "frontier": "frontier.verdicts:Frontier",
+        "witness": "frontier.witnesses:Witnesses",
+        "spikes": "frontier.witnesses:Spikes",
         "gallery": "reference.gallery:PyMCGallery",
         "uci": "uci:UCI",
     }

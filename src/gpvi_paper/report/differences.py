@@ -1,31 +1,18 @@
 """Where figures under the preset `paper` differ from the published ones: a letter in the table, a sentence below."""
 
-import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import islice, product
 from string import ascii_lowercase
 
-from gpvi_paper.experiments import Experiment, Published
-from gpvi_paper.records import Record, Summary
+from gpvi_paper.claims.base import differs
+from gpvi_paper.experiments import Experiment
+from gpvi_paper.records import Record
 from gpvi_paper.report.elements import key
 
 PRESET = "paper"
 """The preset that repeats the published experiments."""
 NOT_EXPLAINED = "Not explained."
-
-
-def differs(ours: Summary, published: Published) -> bool:
-    """Return whether two figures differ by more than the sum of their standard deviations.
-
-    If the reason for a difference is known, it is compared with the published standard deviation alone. A published
-    figure without a standard deviation counts as rounded to three digits.
-    """
-    rounding = 0.5 * 10.0 ** (math.floor(math.log10(abs(published.mean) or 1.0)) - 2)
-    spread = published.sd if math.isfinite(published.sd) else rounding
-    if not published.reason and math.isfinite(ours.sd):
-        spread += ours.sd
-    return abs(ours.mean - published.mean) > spread
 
 
 class Differences:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from gpvi_paper.experiments import PRESETS, Experiment, Published
+from gpvi_paper.placing import SHOWN
 from gpvi_paper.records import Record
 from gpvi_paper.report.differences import Differences
 
@@ -21,7 +22,7 @@ class ExperimentRecords:
     def __init__(self, experiment: Experiment, records: Sequence[Record]):
         self.experiment = experiment
         self.records = records
-        self.presets = [preset for preset in PRESETS if any(r.preset == preset for r in records)]
+        self.presets = [preset for preset in SHOWN if any(r.preset == preset for r in records)]
         self.metrics = {metric.key: metric for metric in experiment.metrics}
         self.differences = Differences(experiment, records)
         self._by_method = {(record.method, record.preset): record for record in records}

@@ -10,9 +10,12 @@ from importlib import resources
 from pathlib import Path
 
 from gpvi.progress import Meter, as_meter
+from gpvi_paper.claims import claims, judge
 from gpvi_paper.experiments import EXPERIMENTS, PRESETS
 from gpvi_paper.files import write_file
+from gpvi_paper.placing import SHOWN, placed
 from gpvi_paper.records import Record, latest, slug
+from gpvi_paper.report.claims import claims_html
 from gpvi_paper.report.elements import badge
 from gpvi_paper.report.experiment_records import ExperimentRecords
 from gpvi_paper.report.headline import headline_html
@@ -67,7 +70,7 @@ def write(
 def render(records: Iterable[Record], *, unread: int = 0, progress: bool | Meter = False) -> str:
     """Return the page as HTML. The parameters are those of `write`."""
     every = list(records)
-    shown = sorted(latest(every), key=_place)
+    shown = sorted(latest(placed(every)), key=_place)
     by_experiment: dict[str, list[Record]] = {}
     for record in shown:
         by_experiment.setdefault(record.experiment, []).append(record)
@@ -80,6 +83,7 @@ def render(records: Iterable[Record], *, unread: int = 0, progress: bool | Meter
     body = [
         _head(shown, _remarks(len(every) - len(shown), foreign, unread)),
         _contents(sections),
+        claims_html(judge(claims(), every)),
         headline_html(sections),
         *_drawn(sections, as_meter(progress)),
         _provenance(shown),
@@ -136,7 +140,7 @@ def _style() -> str:
 def _place(record: Record) -> tuple[int, int, str]:
     """Return the place of a record in the order of presets and of the methods of its experiment."""
     experiment = EXPERIMENTS.get(record.experiment)
-    preset = list(PRESETS).index(record.preset) if record.preset in PRESETS else len(PRESETS)
+    preset = list(SHOWN).index(record.preset) if record.preset in SHOWN else len(SHOWN)
     labels = (
         list(experiment.recipes(record.preset)) if experiment and record.preset in PRESETS else []
     )
@@ -169,7 +173,7 @@ def _remarks(older: int, foreign: Sequence[str], unread: int) -> list[str]:
 def _head(records: Sequence[Record], remarks: Sequence[str]) -> str:
     presets = dict.fromkeys(record.preset for record in records)
     meanings = "".join(
-        f"<li>{badge(p)} {escape(meaning)}</li>" for p, meaning in PRESETS.items() if p in presets
+        f"<li>{badge(p)} {escape(meaning)}</li>" for p, meaning in SHOWN.items() if p in presets
     )
     return (
         "<header><p class='kicker'>gpvi</p><h1>Neural samplers of a posterior, measured</h1>"
@@ -189,7 +193,8 @@ def _contents(sections: Sequence[ExperimentRecords]) -> str:
         for s in sections
     )
     return (
-        "<nav class='contents' aria-label='Contents'><a href='#headline'>At a glance</a>"
+        "<nav class='contents' aria-label='Contents'><a href='#claims'>The paper’s claims</a>"
+        "<a href='#headline'>At a glance</a>"
         f"{links}<a href='#provenance'>Where the numbers come from</a></nav>"
     )
 

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpvi.metrics import Reliability
-from gpvi_paper.experiments import PRESETS, Experiment
+from gpvi_paper.experiments import Experiment
 from gpvi_paper.experiments.images.open_category import HISTOGRAM
+from gpvi_paper.placing import SHOWN
 from gpvi_paper.records import Record
 from gpvi_paper.report.charts import planes
 from gpvi_paper.report.charts.bands import Band, bands_chart
@@ -244,7 +245,7 @@ PICTURES: dict[str, Pictures] = {
 
 
 def _by_preset(records: Sequence[Record]) -> Iterator[tuple[str, list[Record]]]:
-    for preset in PRESETS:
+    for preset in SHOWN:
         group = [record for record in records if record.preset == preset]
         if group:
             yield preset, group

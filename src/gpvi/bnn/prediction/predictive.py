@@ -710,7 +710,7 @@ def load(
     require_network(network)
     saved = _saving.read(path, classes)
     chosen = saved.likelihood_or(None if likelihood is None else as_likelihood(likelihood))
-    members = [Posterior(**each._asdict()) for each in saved.members]
+    members = [Posterior.from_saved(each) for each in saved.members]
     fingerprint, dtype = saved.fingerprint, members[0].dtype
     fingerprint.require_network(network, saved.inputs, dtype)
     with understood(path, _saving.WHAT):

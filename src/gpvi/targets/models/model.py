@@ -58,6 +58,13 @@ class Model(Protocol):
     def finite_in_double(self) -> Callable[[np.ndarray], np.ndarray | None] | None: ...
 
 
+@runtime_checkable
+class DrawsItsPrior(Protocol):
+    """A model whose prior can be drawn from: `prior_draws(n, key=…)` returns n unconstrained points, (n, d)."""
+
+    def prior_draws(self, n: int, *, key: PRNGKeyArray) -> Float[Array, "n d"]: ...
+
+
 def split(x: Float[Array, " d"], shapes: tuple[tuple[int, ...], ...]) -> list[Array]:
     """Cut a vector into arrays of these shapes."""
     ends = np.cumsum([math.prod(shape) for shape in shapes])

@@ -412,21 +412,34 @@ class NumPyroModel:
 
         def run(key: PRNGKeyArray, start: Any) -> tuple[Array, dict[str, Array]]:
             trace = self._trace(substitute(self._seeded(key), substitute_fn=start))
-            parts = [
-                sites.unconstrained(latent.name, trace[latent.name]) for latent in self._latents
-            ]
             observed = {
                 name: jnp.asarray(site["value"])
                 for name, site in trace.items()
                 if sites.is_data(site)
             }
-            return jnp.concatenate([jnp.ravel(part) for part in parts]), observed
+            return self._flat(trace), observed
 
         try:
             x, observed = jax.jit(partial(run, start=init_to_median()))(jax.random.key(0))
         except NotImplementedError:
             x, observed = jax.jit(partial(run, start=init_to_feasible()))(jax.random.key(0))
         return x.astype(self._dtype), observed
+
+    def prior_draws(self, n: int, *, key: PRNGKeyArray) -> Float[Array, "n d"]:
+        """Draws from the prior, unconstrained; none if a site has an improper prior, which cannot be drawn from."""
+
+        def draw(key: PRNGKeyArray) -> Float[Array, " d"]:
+            return self._flat(self._trace(self._seeded(key)))
+
+        try:
+            return jax.jit(jax.vmap(draw))(jax.random.split(key, n)).astype(self._dtype)
+        except NotImplementedError:
+            return jnp.zeros((0, self.dim), self._dtype)
+
+    def _flat(self, trace: dict[str, dict[str, Any]]) -> Float[Array, " d"]:
+        """The latent sites of a trace, unconstrained, as one vector."""
+        parts = [sites.unconstrained(latent.name, trace[latent.name]) for latent in self._latents]
+        return jnp.concatenate([jnp.ravel(part) for part in parts])
 
     def _check_batches(self) -> None:
         """Refuse a model that does not index its data by what the subsampled plates yield."""

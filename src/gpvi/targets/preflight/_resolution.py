@@ -13,15 +13,15 @@ COARSE, COARSE_LOG_DENSITY = 0.02, 0.25
 
 def rounded(
     location: Float[Array, " d"],
-    scale: Float[Array, " d"] | Float[Array, "d d"],
+    deviations: Float[Array, " d"],
     log_density: float | None,
     names: Callable[[], Sequence[str]],
 ) -> tuple[str, ...]:
-    """What the dtype of `location` cannot resolve in a posterior near N(location, scale scaleᵀ)."""
+    """What the dtype of `location` cannot resolve in a posterior with this location and these standard deviations."""
     dtype = np.dtype(location.dtype)
     eps = float(np.finfo(dtype).eps)
-    centre, L = np.asarray(location, np.float64), np.asarray(scale, np.float64)
-    steps, sd = np.abs(centre) * eps, np.abs(L) if L.ndim == 1 else np.linalg.norm(L, axis=1)
+    centre, sd = np.asarray(location, np.float64), np.asarray(deviations, np.float64)
+    steps = np.abs(centre) * eps
     worst, notes = int(np.argmax(steps / sd)), []
     if steps[worst] > COARSE * sd[worst]:
         notes.append(

@@ -69,9 +69,8 @@ def scales(dim: int = 8) -> Known:
     return pushed(normal, lambda x: sds * 2 * np.sinh(x / 2), inverse)
 
 
-def twisted(dim: int = 20) -> Known:
-    """A curved valley: x₂ is bent by x₁², x₄ by x₃², and so on."""
-    normal = mixture(np.zeros((1, dim)), 1.0)
+def bent(base: Known) -> Known:
+    """A density whose second coordinate is bent by the square of the first, the fourth by the third, and so on."""
 
     def forward(x: np.ndarray) -> np.ndarray:
         y = x.copy()
@@ -81,7 +80,12 @@ def twisted(dim: int = 20) -> Known:
     def inverse(y: Float[Array, " d"]) -> tuple[Float[Array, " d"], float]:
         return y.at[1::2].add(-0.5 * (y[0::2] ** 2 - 1)), 0.0
 
-    return pushed(normal, forward, inverse)
+    return pushed(base, forward, inverse)
+
+
+def twisted(dim: int = 20) -> Known:
+    """A curved valley."""
+    return bent(mixture(np.zeros((1, dim)), 1.0))
 
 
 def coordinatewise(dim: int, log_density: Callable[[Array], Array], reach: float) -> Known:
@@ -245,6 +249,69 @@ def moons() -> Known:
     return mixture(centres, 0.2)._replace(modes=one_mode)
 
 
+def in_a_tail() -> Known:
+    """A narrow Gaussian, 15 %, far out in the tail of Student's t with three degrees, d = 5."""
+    bulk, needle = mixture(np.zeros((1, 5)), 1.0, degrees=3.0), mixture([[30.0] + [0.0] * 4], 0.5)
+
+    def log_density(x: Float[Array, " d"]) -> Scalar:
+        return jnp.logaddexp(
+            math.log(0.85) + bulk.log_density(x), math.log(0.15) + needle.log_density(x)
+        )
+
+    def draw(rng: np.random.Generator, n: int) -> np.ndarray:
+        far = rng.random((n, 1)) < 0.15
+        return np.where(far, needle.draw(rng, n), bulk.draw(rng, n))
+
+    return Known(log_density, 5, 0.0, draw, lambda x: (np.abs(x[:, 0] - 30) < 4).astype(int))
+
+
+def sheets(dim: int = 10) -> Known:
+    """Two parallel sheets, .1 thick and 6 apart, that reach 3 in all other directions."""
+    scale = np.array([0.1] + [3.0] * (dim - 1))
+    apart = np.zeros((2, dim))
+    apart[:, 0] = [-30.0, 30.0]
+    base, log_det = mixture(apart, 1.0), -float(np.log(scale).sum())
+    whole = pushed(base, lambda x: x * scale, lambda y: (y / scale, log_det))
+    return whole._replace(modes=lambda y: (y[:, 0] > 0).astype(int))
+
+
+def bent_pair(dim: int = 6) -> Known:
+    """Two Gaussians, 60 % and 40 %, bent as the twisted density is."""
+    centres = np.zeros((2, dim))
+    centres[1, 0] = 7.0
+    pair = bent(mixture(centres, 1.0, [0.6, 0.4]))
+    return pair._replace(modes=lambda y: (y[:, 0] > 3.5).astype(int))
+
+
+def two_means() -> Known:
+    """The means of a mixture of two Gaussians, equal shares, 60 data, no ordering."""
+    rng = np.random.default_rng(11)
+    y = jnp.asarray(np.where(rng.random(60) < 0.5, -1.5, 1.5) + rng.normal(size=60))
+
+    def log_density(m: Float[Array, " 2"]) -> Scalar:
+        terms = -0.5 * (y[:, None] - m) ** 2
+        return (logsumexp(terms, axis=1) - math.log(2)).sum() - 0.5 * m @ m / 25
+
+    return gridded(log_density, (-5.0, 5.0), (-5.0, 5.0), lambda x: (x[:, 0] > x[:, 1]).astype(int))
+
+
+def triangle() -> Known:
+    """A Dirichlet density in its own coordinates: log p is −∞ outside a triangle."""
+
+    def log_density(x: Float[Array, " 2"]) -> Scalar:
+        rest = 1 - x.sum()
+        inside = (x > 0).all() & (rest > 0)
+        shares = jnp.where(inside, jnp.append(x, rest), 1 / 3)
+        return jnp.where(inside, (jnp.array([1.0, 2.0, 3.0]) * jnp.log(shares)).sum(), -jnp.inf)
+
+    return gridded(log_density, (0.0, 1.0), (0.0, 1.0))
+
+
+def comb() -> Known:
+    """A Gaussian envelope of sd 3 over a wave of length 1.6, d = 2: some sixty modes that touch."""
+    return coordinatewise(2, lambda x: -0.5 * (x / 3) ** 2 + jnp.log(1.02 + jnp.cos(4 * x)), 20.0)
+
+
 def at(points: list[list[float]], sds: float | list[float], weights: list[float] | None = None):
     """A maker of a mixture."""
     return lambda: mixture(points, sds, weights)
@@ -305,10 +372,22 @@ OURS: dict[str, tuple[str, Callable[[], Known]]] = {
         "Eight modes on a circle",
         at(_CIRCLE, 0.5),
     ),
+    "three-far": (
+        "Modes 0, 40 and 400 away, sds 1, 3 and 10, d = 5",
+        at(
+            [[0.0] * 5, [18.0, -18.0, 18.0, 18.0, -18.0], [-180.0, 180.0, 180.0, -180.0, 180.0]],
+            [1.0, 3.0, 10.0],
+            [0.4, 0.3, 0.3],
+        ),
+    ),
+    "narrow-10": ("Widths 1 and .3, d = 10", at([[0.0] * 10, [4.0] * 10], [1.0, 0.3])),
+    "widths": ("Widths .05, 1 and 20, concentric, d = 3", at([[0.0] * 3] * 3, [0.05, 1.0, 20.0])),
+    "tail": ("A mode in a heavy tail, d = 5", in_a_tail),
+    "sheets": ("Two sheets, d = 10", sheets),
+    "bent-pair": ("Two bent modes, d = 6", bent_pair),
+    "two-means": ("Means of a mixture without order", two_means),
+    "triangle": ("A triangle with hard walls", triangle),
+    "comb": ("A comb, d = 2", comb),
+    "funnel-30": ("Mild funnel, d = 30", lambda: funnel(30, sd=1.0)),
 }
 """Name → title and density."""
-
-
-def spike(sd: float, dim: int) -> Known:
-    """½ N(0, I) + ½ N(3·1, sd² I)."""
-    return mixture([[0.0] * dim, [3.0] * dim], [1.0, sd])

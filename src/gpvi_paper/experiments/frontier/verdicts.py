@@ -222,7 +222,7 @@ def _draws(posterior: gpvi.Posterior, *, key: PRNGKeyArray) -> Float[np.ndarray,
 def gradients(posterior: gpvi.Posterior) -> float:
     """The gradients of log p that training took, the search for a start and exploration aside."""
     history, method = posterior.training.history, posterior.method
-    if isinstance(method, gpvi.SMC):
+    if "gradients" in history:
         return float(history["gradients"][-1])
     if isinstance(method, gpvi.NUTS):
         return float(method.chains * history["leapfrogs"].sum())

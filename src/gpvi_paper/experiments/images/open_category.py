@@ -45,6 +45,7 @@ from gpvi_paper.experiments.images.recipes import (
     BestSetting,
     NetworkRecipe,
     PaperSetting,
+    authors_recipes,
     best_recipes,
     paper_recipes,
     sharpened_recipes,
@@ -310,9 +311,11 @@ class OpenCategory(Experiment[NetworkRecipe]):
         """The classifier, always with ten outputs."""
 
     def recipes(self, preset: str) -> dict[str, NetworkRecipe]:
-        """`paper` has the published rows, `best` the recommended ones, `smoke` a few steps of these."""
+        """`paper` and `authors` have the published rows, `best` the recommended ones, `smoke` a few steps of these."""
         if preset == "paper":
             return {} if self.as_published is None else paper_recipes(self.as_published)
+        if preset == "authors":
+            return {} if self.as_published is None else authors_recipes(self.as_published)
         if preset == "smoke":
             return shortened(self.own_recipes(self.shortest), steps=4)
         return self.own_recipes(self.recommended) if preset == "best" else {}

@@ -235,6 +235,8 @@ class BayesianLinearRegression(Experiment[Recipe]):
 
     def recipes(self, preset: str) -> dict[str, Recipe]:
         """The same methods everywhere, but that only `paper` has the printed helper, and `smoke` one row of a kind."""
+        if preset not in STEPS:
+            return {}
         few = [label for label in METHODS if label not in SMOKE]
         left_out = {"paper": UNPUBLISHED, "smoke": few}.get(preset, (PRINTED,))
         return {

@@ -151,6 +151,8 @@ class DensityEstimation(Experiment[Recipe]):
 
     def recipes(self, preset: str) -> dict[str, Recipe]:
         """The same methods everywhere; `paper` keeps the learning rate constant, `best` has the default method too."""
+        if preset not in STEPS:
+            return {}
         if preset != "paper":
             default = {"GPVI (default)": Recipe(gpvi.GPVI())} if preset == "best" else {}
             return default | {

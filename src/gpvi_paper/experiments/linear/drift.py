@@ -40,7 +40,10 @@ RECIPES: dict[str, tuple[gpvi.GPVI, Literal["constant", "decaying"]]] = {
     "functional, bandwidth × 0.1": (_narrow(0.1), "decaying"),
     "functional, one batch": (dataclasses.replace(ALONE, batches=1), "decaying"),
     "functional, a quarter pathwise": (dataclasses.replace(ALONE, pathwise_share=0.25), "decaying"),
-    "pathwise": (dataclasses.replace(ALONE, gradient="pathwise"), "decaying"),
+    "pathwise": (
+        dataclasses.replace(ALONE, gradient="pathwise", pathwise_share=None),
+        "decaying",
+    ),
 }
 
 
@@ -87,7 +90,7 @@ class FunctionalDrift(Experiment[Recipe]):
 
     def recipes(self, preset: str) -> dict[str, Recipe]:
         """One recipe per remedy; the paper has none."""
-        if preset == "paper":
+        if preset not in STEPS:
             return {}
         return {
             label: Recipe(method, STEPS[preset], schedule, start=None)

@@ -167,6 +167,8 @@ class LinearSolvers(Experiment[Recipe]):
 
     def recipes(self, preset: str) -> dict[str, Recipe]:
         """One recipe per solver; `paper` keeps the learning rate constant."""
+        if preset not in STEPS:
+            return {}
         constant = preset == "paper"
         rate = PAPER_LEARNING_RATE if constant else gpvi.GPVI().learning_rate
         return {

@@ -67,6 +67,7 @@ DENSITY_METRICS = (
 _LONG = HMC(chains=128, leapfrogs=32, warmup=300, draws=60, thin=10, acceptance=0.8)
 REFERENCES = {
     "paper": _LONG,
+    "authors": _LONG,
     "best": _LONG,
     "demo": HMC(chains=64, leapfrogs=32, warmup=200, draws=40, thin=10, acceptance=0.8),
     "smoke": HMC(chains=8, leapfrogs=8, warmup=0, draws=10, step_size=0.01),

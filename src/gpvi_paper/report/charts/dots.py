@@ -11,7 +11,14 @@ from gpvi_paper.report.charts.canvas import CYCLE, INK
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLOURS = {"paper": "#e07b39", "best": "#3f7fe0", "demo": "#12a594", "smoke": "#8a8f98"}
+COLOURS = {
+    "paper": "#e07b39",
+    "authors": "#b5489b",
+    "earlier": "#b9aea6",
+    "best": "#3f7fe0",
+    "demo": "#12a594",
+    "smoke": "#8a8f98",
+}
 """The colour of each preset."""
 
 

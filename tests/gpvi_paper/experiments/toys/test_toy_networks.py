@@ -10,6 +10,7 @@ import pytest
 
 import gpvi
 from gpvi import bnn
+from gpvi.generators import MLP, Residual
 from gpvi.methods import GPVI, SVGD
 from gpvi.methods.carriers import Particles
 from gpvi.posterior.history import Training
@@ -176,10 +177,21 @@ def test_chains_are_kept_and_found_again(directory, monkeypatch):
 
 
 def test_published_recipes_say_their_temperature_and_prior():
-    rows = experiment("classification4").recipes("paper")
-    assert {recipe.temperature for recipe in rows.values()} == {1.0, 1e4}
-    assert rows["HMC"].temperature == rows["MF-VI"].temperature == 1.0
-    assert rows["MF-VI"].to_json()["prior"]["narrow"] == pytest.approx(math.exp(-6))
+    text, code = (experiment("classification4").recipes(name) for name in ("paper", "authors"))
+    assert {recipe.temperature for recipe in text.values()} == {1.0}
+    assert {recipe.temperature for recipe in code.values()} == {1e4}
+    assert text["MF-VI"].to_json()["prior"]["narrow"] == pytest.approx(math.exp(-6))
+
+
+def test_the_text_has_a_kernel_on_all_of_z_and_the_code_no_term_of_noise():
+    for name in ("classification4", "regression1d"):
+        text, code = (experiment(name).recipes(preset) for preset in ("paper", "authors"))
+        published = text["GPVI (functional, exact Jacobian)"].method
+        assert isinstance(published, gpvi.GPVI)
+        assert published.kernel == "full"
+        assert isinstance(published.generator, Residual) and published.generator.scale == 0.05
+        own = code["GPVI (functional, helper)"].method
+        assert isinstance(own, gpvi.GPVI) and isinstance(own.generator, MLP)
 
 
 def test_pictures():

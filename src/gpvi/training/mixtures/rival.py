@@ -1,0 +1,240 @@
+"""A mixture beside a generator that does not hold all modes: what is tried, in what order, and when it is enough.
+
+Gaussians come first, each alone in its mode; particles at which their mixture is far too small show modes of their own,
+once. If that is not enough, the Gaussians learn together. If that is not enough either, every component becomes a
+richer generator in the coordinates of its Gaussian, all trained alone and side by side: with learned tails if the
+weights have a heavy one, then of the method's own kind.
+"""
+
+import dataclasses
+import signal
+import time
+from collections.abc import Callable
+from typing import NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from gpvi._compute.precision import product
+from gpvi.diagnostics.verdict import RELIABLE_K_HAT
+from gpvi.diagnostics.witness import TOO_SMALL
+from gpvi.exploration.modes import labelled
+from gpvi.exploration.search import MOST_GRADIENTS, MOST_OPERATIONS, Exploration
+from gpvi.generators import FullRank, Generator, Mixture, Triangular
+from gpvi.generators.mixture import MixtureMap
+from gpvi.methods import GPVI, Method
+from gpvi.methods.base import Learner, State
+from gpvi.posterior.history import Training
+from gpvi.progress import NullMeter
+from gpvi.targets.coordinates import Affine, Whitened
+from gpvi.training.loop import Watch, train
+from gpvi.training.mixtures import gaussians
+from gpvi.training.mixtures.weights import Cloud, component_log_probs, weighed
+from gpvi.training.program import Plan, compile_chunk, stack
+from gpvi.training.stopping import Assessment, Candidate
+
+ENOUGH = 0.9
+"""The effective share at which nothing richer is tried, if k̂ is reliable and nothing is missing."""
+RICHER_STEPS = 1_000
+"""Steps in which richer components are trained."""
+FEWEST_DRAWS, MOST_DRAWS = 64, 256
+"""Draws of each component in such a step: as many as half the gradients of an exploration allow."""
+UNCOVERED = 0.02
+"""A share of particles at which the mixture is far too small that calls for further components."""
+
+
+class Fitted(NamedTuple):
+    """A mixture in the coordinates of training, and what it took."""
+
+    kind: Generator
+    model: MixtureMap
+    elbo: Float[np.ndarray, " steps"]
+    """At every step the ELBO of the mixture with the best weights, if its components are apart."""
+    gradients: Float[np.ndarray, " steps"]
+    """The evaluations of log p and its gradient up to every step."""
+    dropped: int
+    """Components that turned out not to be needed."""
+
+    @property
+    def components(self) -> int:
+        """Their number."""
+        return len(self.model.log_weights)
+
+
+class Rivalry(NamedTuple):
+    """What all attempts at a mixture share."""
+
+    method: GPVI
+    density: Whitened
+    exploration: Exploration
+    assess: Callable[[State], Assessment]
+    began: float
+
+    def judged(self, fitted: Fitted) -> Candidate:
+        """Have a mixture judged, and say what it is."""
+        mixture = Mixture(fitted.components, fitted.kind)
+        own = dataclasses.replace(self.method, generator=mixture)
+        steps = len(fitted.elbo)
+        optimizer = own.default_optimizer(steps)
+        state = State(Learner.start(fitted.model, optimizer, self.density.dtype), None)
+        note = (
+            f"exploration found several modes, for which there are {mixture.components} components"
+        )
+        if fitted.dropped:
+            note += f"; {fitted.dropped} more were not needed"
+        training = Training(
+            steps,
+            steps,
+            time.perf_counter() - self.began,
+            {"elbo": fitted.elbo, "gradients": fitted.gradients},
+            notes=(note,),
+            chosen=f"{type(own).__name__} ({mixture.choices(self.density.dim)})",
+        )
+        return Candidate(self.assess(state), own, state, training)
+
+    def affordable(self, fitted: Fitted) -> bool:
+        """Whether every component may be trained on its own within the budget of an exploration."""
+        gradients = fitted.components * FEWEST_DRAWS * RICHER_STEPS
+        return gradients <= min(MOST_GRADIENTS, MOST_OPERATIONS / self.density.operations())
+
+
+def mixture_for(
+    method: Method,
+    density: Whitened,
+    exploration: Exploration,
+    assess: Callable[[State], Assessment],
+    *,
+    key: PRNGKeyArray,
+) -> Candidate | None:
+    """Train a mixture in place of the method's generator; None if that may not be replaced, or one mode is enough."""
+    if not _replaceable(method):
+        return None
+    rivalry = Rivalry(cast(GPVI, method), density, exploration, assess, time.perf_counter())
+    alone_key, together_key, richer_key = jax.random.split(key, 3)
+    fitted = alone(rivalry, key=alone_key)
+    if fitted is None:
+        return None
+    best = rivalry.judged(fitted)
+    if not _enough(best):
+        joint = together(rivalry, fitted, key=together_key)
+        other = rivalry.judged(joint)
+        if other.assessment.rank > best.assessment.rank:
+            fitted, best = joint, other
+    kinds = _richer_kinds(rivalry.method, best)
+    for kind, own_key in zip(kinds, jax.random.split(richer_key, len(kinds)), strict=True):
+        if _enough(best) or not rivalry.affordable(fitted):
+            break
+        richer = enriched(rivalry, fitted, kind, key=own_key)
+        if richer is not None:
+            best = max(best, rivalry.judged(richer), key=lambda each: each.assessment.rank)
+    return best
+
+
+def _replaceable(method: Method) -> bool:
+    """Whether the method's generator may be replaced by several: it trains one with an exact inverse, by Eq. 3."""
+    if not isinstance(method, GPVI) or method.gradient != "pathwise":
+        return False
+    return isinstance(method.generator, Triangular)
+
+
+def _enough(candidate: Candidate) -> bool:
+    found = candidate.assessment
+    return found.trusted and found.importance.effective_share >= ENOUGH
+
+
+def _richer_kinds(method: GPVI, found: Candidate) -> list[Generator]:
+    """Return the kinds of components to try where Gaussians do not fit."""
+    own = cast(Triangular, method.generator)
+    if found.assessment.importance.k_hat <= RELIABLE_K_HAT:
+        return [own]
+    return [FullRank(tails=True), dataclasses.replace(own, tails=True)]
+
+
+def alone(rivalry: Rivalry, *, key: PRNGKeyArray) -> Fitted | None:
+    """Fit a Gaussian to every mode that was found, and weigh them; None if fewer than two are needed."""
+    density, exploration = rivalry.density, rivalry.exploration
+    match_key, weigh_key, repair_key, again_key = jax.random.split(key, 4)
+    cloud = Cloud.of(exploration, density)
+    begin = gaussians.starts(cloud, exploration.labels.ravel())
+    found = gaussians.match(density, begin, key=match_key)
+    mixture = gaussians.of_gaussians(found.affines)
+    model, dropped = weighed(density, mixture, cloud, key=weigh_key)
+    lost = _uncovered(cloud, model, exploration.log_evidence)
+    if cloud.weights[lost].sum() > UNCOVERED:
+        labels = np.full(len(lost), -1)
+        labels[lost] = labelled(density, cloud.points[lost])
+        more = gaussians.match(density, gaussians.starts(cloud, labels), key=repair_key)
+        affines = jax.tree.map(lambda *a: jnp.concatenate(a), model.affines, more.affines)
+        found = found._replace(gradients=found.gradients + more.gradients)
+        mixture = gaussians.of_gaussians(affines)
+        model, again = weighed(density, mixture, cloud, key=again_key)
+        dropped += again
+    if len(model.log_weights) < 2:
+        return None
+    elbo = np.logaddexp.reduce(found.elbo, axis=1)
+    gradients = np.linspace(0, found.gradients, len(elbo) + 1)[1:]
+    return Fitted(FullRank(), model, elbo, gradients, dropped)
+
+
+def together(rivalry: Rivalry, fitted: Fitted, *, key: PRNGKeyArray) -> Fitted:
+    """Let the Gaussians learn together, and weigh them again."""
+    learn_key, weigh_key = jax.random.split(key)
+    affines = gaussians.together(rivalry.density, fitted.model.affines, key=learn_key)
+    cloud = Cloud.of(rivalry.exploration, rivalry.density)
+    mixture = gaussians.of_gaussians(affines)
+    model, dropped = weighed(rivalry.density, mixture, cloud, key=weigh_key)
+    return fitted._replace(model=model, dropped=fitted.dropped + dropped)
+
+
+def enriched(
+    rivalry: Rivalry, fitted: Fitted, kind: Generator, *, key: PRNGKeyArray
+) -> Fitted | None:
+    """Train a generator of this kind in the coordinates of each component, side by side, and weigh them again.
+
+    Returns None if training was cut short.
+    """
+    density, count = rivalry.density, fitted.components
+    init_key, run_key, weigh_key = jax.random.split(key, 3)
+    each = MOST_GRADIENTS // (2 * count * RICHER_STEPS)
+    draws = int(np.clip(each, FEWEST_DRAWS, MOST_DRAWS))
+    method = dataclasses.replace(rivalry.method, generator=kind, particles=draws)
+    optimizer = method.default_optimizer(RICHER_STEPS)
+    densities = [_in_coordinates(density, fitted.model.affines, c) for c in range(count)]
+    keys = jax.random.split(init_key, count)
+    states = [method.init(each, optimizer, key=k) for each, k in zip(densities, keys, strict=True)]
+    (beside, shared), (state, _) = stack(densities, share=True), stack(states)
+    plan = Plan(method, optimizer, RICHER_STEPS, seeds=count, shared=shared)
+    program = compile_chunk(plan, beside, state)
+    state, training = train(plan, program, beside, state, Watch(NullMeter()), key=run_key)
+    if training.interrupted:
+        signal.raise_signal(signal.SIGINT)
+    if training.steps < training.planned:
+        return None
+    model = dataclasses.replace(fitted.model, generators=state.learner.model)
+    cloud = Cloud.of(rivalry.exploration, density)
+    model, dropped = weighed(density, model, cloud, key=weigh_key)
+    elbo = np.logaddexp.reduce(training.history["elbo"], axis=0)
+    gradients = fitted.gradients[-1] + draws * count * np.arange(1.0, RICHER_STEPS + 1)
+    return Fitted(
+        kind,
+        model,
+        np.concatenate([fitted.elbo, elbo]),
+        np.concatenate([fitted.gradients, gradients]),
+        fitted.dropped + dropped,
+    )
+
+
+def _in_coordinates(density: Whitened, affines: Affine, c: int) -> Whitened:
+    """Return the posterior in the coordinates of component c."""
+    outer, inner = density.affine, jax.tree.map(lambda leaf: leaf[c], affines)
+    own = Affine(outer(inner.location), product(outer.matrix, inner.matrix))
+    return Whitened(density.target, own)
+
+
+def _uncovered(cloud: Cloud, mixture: MixtureMap, log_evidence: float) -> Bool[np.ndarray, " n"]:
+    """Which particles lie where the mixture is far too small."""
+    log_q: Array = component_log_probs(mixture, jnp.asarray(cloud.points, cloud.dtype))
+    log_q = jax.nn.logsumexp(log_q + mixture.normalised, axis=1)
+    return cloud.log_density - np.asarray(log_q, np.float64) - log_evidence > TOO_SMALL

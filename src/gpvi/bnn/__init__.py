@@ -18,6 +18,7 @@ from gpvi.bnn.likelihoods import Likelihood as Likelihood
 from gpvi.bnn.likelihoods import LogNormal as LogNormal
 from gpvi.bnn.likelihoods import NoisePrior as NoisePrior
 from gpvi.bnn.likelihoods import Poisson as Poisson
+from gpvi.bnn.microcanonical import MCLMC as MCLMC
 from gpvi.bnn.model import target as target
 from gpvi.bnn.networks.architectures import lenet5 as lenet5
 from gpvi.bnn.networks.architectures import mlp as mlp

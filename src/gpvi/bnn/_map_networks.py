@@ -52,7 +52,7 @@ def map_networks(
     """Train MAP networks from different initialisations; the likelihood's parameters are where they start."""
     posterior = target(network, with_fixed_noise(likelihood, y), prior, X, y, dtype=dtype)
     with posterior.precision():
-        weights = _maximised(posterior, DeepEnsemble(members=number), steps, batch_size, key)
+        weights = maximised(posterior, DeepEnsemble(members=number), steps, batch_size, key)[-1]
         extra = likelihood.start(network.outputs(X))
         repeated = jnp.broadcast_to(extra, (number, len(extra)))
         return jnp.concatenate([weights[:, : network.size], repeated], 1)
@@ -82,12 +82,22 @@ def _scale(y: Num[np.ndarray, "n ..."]) -> float:
 
 
 @eqx.filter_jit
-def _maximised(
-    posterior: Target, ensemble: DeepEnsemble, steps: int, batch_size: int | None, key: PRNGKeyArray
-) -> Float[Array, "m w"]:
-    """Run the steps of a deep ensemble in one small program, without the supervision that `gpvi.fit` adds."""
+def maximised(
+    posterior: Target,
+    ensemble: DeepEnsemble,
+    steps: int,
+    batch_size: int | None,
+    key: PRNGKeyArray,
+    checks: int = 1,
+) -> Float[Array, "k m d"]:
+    """Return the members of a deep ensemble at k evenly spaced steps, the last of them at the end.
+
+    This is one small program, without the supervision that `gpvi.fit` adds. The number of steps is rounded up to a
+    multiple of k.
+    """
     start_key, batch_key = jax.random.split(key)
-    optimizer = ensemble.default_optimizer(steps)
+    part = -(-steps // checks)
+    optimizer = ensemble.default_optimizer(part * checks)
 
     def step(state: State, number: Int[Array, ""]) -> tuple[State, None]:
         batch = None
@@ -96,5 +106,9 @@ def _maximised(
             batch = posterior.batch(batch_indices(number, size, batch_size, key=batch_key))
         return ensemble.step(posterior, optimizer, state, batch, key=key)[0], None
 
+    def run(state: State, first: Int[Array, ""]) -> tuple[State, Float[Array, "m d"]]:
+        state = jax.lax.scan(step, state, first + jnp.arange(part))[0]
+        return state, state.learner.model.positions
+
     start = ensemble.init(posterior, optimizer, key=start_key)
-    return jax.lax.scan(step, start, jnp.arange(steps))[0].learner.model.positions
+    return jax.lax.scan(run, start, part * jnp.arange(checks))[1]

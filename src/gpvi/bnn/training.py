@@ -8,6 +8,8 @@ One generator that starts at a random network covers one mode, and may attribute
    with one fold of the data held out for each member (see `gpvi.bnn._cross_fitting`);
 3. training continues with the noise free and all data. The members predict as an equally weighted mixture, whose class
    probabilities are temperature-scaled as suits the held-out labels.
+
+Microcanonical chains need no generators: they start at networks that maximise the posterior with the noise learned.
 """
 
 import dataclasses
@@ -24,16 +26,17 @@ from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray
 
 from gpvi.bnn._checkpoints import Stages
 from gpvi.bnn._cross_fitting import CrossFitting, can_cross_fit
-from gpvi.bnn._map_networks import map_networks, with_low_noise
+from gpvi.bnn._map_networks import map_networks, maximised, with_low_noise
 from gpvi.bnn.generators import DRAWS, LARGE, default_gpvi, generator
 from gpvi.bnn.likelihoods import Gaussian, Heteroscedastic, Likelihood, as_likelihood
+from gpvi.bnn.microcanonical import MCLMC
 from gpvi.bnn.model import checked_inputs, require_network, target
 from gpvi.bnn.networks.network import Network
 from gpvi.bnn.prediction.predictive import Predictive
-from gpvi.bnn.priors import FanIn, Prior, Sparse
+from gpvi.bnn.priors import FanIn, Prior, Sparse, StandardNormal
 from gpvi.bnn.standardisation import standardisation_advice
 from gpvi.errors import NotAvailableError, TrainingWarning, warn
-from gpvi.methods import GPVI, METHODS, SHORT_NAMES, Method, method_name
+from gpvi.methods import GPVI, METHODS, SHORT_NAMES, DeepEnsemble, Method, method_name
 from gpvi.methods import as_method as general_method
 from gpvi.posterior.posterior import Posterior
 from gpvi.progress import Meter
@@ -65,6 +68,8 @@ batch to batch here: a critic in units of their size ends too wide, or does not 
 where this one has 0.95, 0.94 and 0.96)."""
 MAP_SHARE = 5
 """MAP networks are trained for a fifth of the steps of GPVI."""
+FITTED_STEPS = 10_000
+"""The steps in which the networks are fitted that microcanonical chains start from."""
 LOW_NOISE_STAGE, HELD_OUT_STAGE, FINAL_STAGE = "held", "crossed", "free"
 """The directories of a checkpoint that keep the first half of training (noise kept low, or a fold held out) and the
 second. Renaming them would make older checkpoints start again."""
@@ -101,15 +106,18 @@ def fit(
         A JAX key, or a seed.
     prior
         As for `gpvi.bnn.target`. "auto" is `Sparse()` for methods that draw as many networks as they like,
-        `FanIn(2.0, 2.0)` for Markov chains, and `FanIn()` for methods with a few particles.
+        `FanIn(2.0, 2.0)` for Markov chains, N(0, 1) for those of `gpvi.bnn.MCLMC`, and `FanIn()` for methods with a few
+        particles.
     method
-        "gpvi", another method by its name ("nuts", "mfvi", "ensemble", …), or an object such as `gpvi.SVGD()`.
+        "gpvi", another method by its name ("nuts", "mfvi", "ensemble", …), or an object such as `gpvi.SVGD()`. The
+        chains of `gpvi.bnn.MCLMC` start at networks that were fitted first, those of each member at its own.
     members
         The number of posteriors, which are trained side by side from different starting points and predict as an
         equally weighted mixture. "auto" is 5 for "gpvi", and 1 for any other method, from 20,000 weights on, and
         without hidden layers.
     steps
-        The steps of training; the method's own number by default.
+        The steps of training; the method's own number by default. For `MCLMC`, the steps in which networks are fitted:
+        10,000 by default.
     batch_size
         The rows of a step. "auto" is 128, or all for methods that need all; None is all.
     sharpness
@@ -222,15 +230,16 @@ def train_members(
     fixed_sharpness = _fixed_sharpness(sharpness)
     outputs = network.outputs(X)
     dim = network.size + len(likelihood.extra(outputs))
-    multimodal = len(network.layers) > 1 and dim < LARGE
+    multimodal = is_multimodal(network, dim)
     by_default = isinstance(method, str) and method_name(method) == "gpvi"
     number = len(start) or _members(members, multimodal and by_default)
     chosen = as_method(method, dim, _draws(number, len(X), dim, start))
-    if steps is None:
-        steps = chosen.default_steps()
+    from_fitted = isinstance(chosen, MCLMC) and not start
+    if steps is None or (start and isinstance(chosen, MCLMC)):
+        steps = FITTED_STEPS if from_fitted else chosen.default_steps()
     require_count("steps", steps, "None is the method's own number.")
     weight_prior = default_prior(chosen) if prior == "auto" else prior
-    size = _batch_size(batch_size, chosen, len(X))
+    size = None if isinstance(chosen, MCLMC) else _batch_size(batch_size, chosen, len(X))
     setup = _Setup(
         network=network,
         likelihood=likelihood,
@@ -255,6 +264,9 @@ def train_members(
     )
     full_target = setup.make_target(likelihood, X=X, y=y)
     s = 1.0 if fixed_sharpness is None else fixed_sharpness
+    if from_fitted:
+        fitted_size = _batch_size(batch_size, DeepEnsemble(), len(X))
+        return TrainedMembers(_chains_from_fitted_networks(setup, full_target, fitted_size), s)
     if start or not multimodal or not isinstance(chosen, GPVI):
         targets = [full_target] * number
         posteriors = setup.trained(targets, start, key=key, steps=setup.steps, stage="")
@@ -371,6 +383,30 @@ def _trained_from_map_networks(
         return TrainedMembers(posteriors, sharpness)
 
 
+def _chains_from_fitted_networks(
+    setup: _Setup, full_target: Target, batch_size: int | None
+) -> tuple[Posterior, ...]:
+    """Run chains that start at networks which maximise the posterior, with the noise learned: each at its own."""
+    fit_key, key = jax.random.split(setup.key)
+
+    def starting_networks() -> Float[Array, "m d"]:
+        with full_target.precision():
+            ensemble = DeepEnsemble(members=setup.members)
+            return maximised(full_target, ensemble, setup.steps, batch_size, fit_key)[-1]
+
+    with setup.stages.held():
+        identity = partial(setup.identity, full_target, "fitted")
+        points = setup.stages.networks(setup.members, full_target, identity, starting_networks)
+        targets = [full_target.starting_at(point) for point in np.asarray(points)]
+        steps = setup.method.default_steps()
+        return setup.trained(targets, (), key=key, steps=steps, stage=FINAL_STAGE)
+
+
+def is_multimodal(network: Network, dim: int) -> bool:
+    """Return whether a posterior over `dim` coordinates has several modes, and is small enough for several members."""
+    return len(network.layers) > 1 and dim < LARGE
+
+
 def as_method(method: Method | str, dim: int, draws: int) -> Method:
     """Return a method, given itself or its name; by name, with the generator and scales that networks need."""
     makers = {name: partial(make, dim) for name, make in named_methods().items()}
@@ -389,10 +425,13 @@ def default_prior(method: Method) -> Prior:
 
     Methods that average over the posterior get a prior wide enough for functions that bend several times over the data.
     Those that fit a family of densities need one that lets them drop units (see `Sparse`); chains do not. A few
-    particles, each near a mode, would follow the noise of the data: they get a narrower prior.
+    particles, each near a mode, would follow the noise of the data: they get a narrower prior. Microcanonical chains
+    are for several narrow layers; N(0, 1) is usual there.
     """
     if method.generative:
         return Sparse()
+    if isinstance(method, MCLMC):
+        return StandardNormal()
     return FanIn(gain=2.0, bias=2.0) if method.full_data else FanIn()
 
 

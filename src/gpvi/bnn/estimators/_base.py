@@ -8,23 +8,27 @@ standard deviations by s_y, log-densities by −Σ log s_y.
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import PRNGKeyArray
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.validation import check_array, check_is_fitted, check_X_y, validate_data
 
+from gpvi.bnn.estimators._budget import ACTIVATION, HIDDEN, as_budget
+from gpvi.bnn.estimators._columns import Columns, categorical_columns
 from gpvi.bnn.likelihoods import Likelihood
 from gpvi.bnn.networks.architectures import mlp
+from gpvi.bnn.networks.network import Network
 from gpvi.bnn.prediction.predictive import Predictive, row_blocks
 from gpvi.bnn.priors import Prior
 from gpvi.bnn.standardisation import Standardisation
-from gpvi.bnn.training import train_members
-from gpvi.methods import Method
+from gpvi.bnn.training import is_multimodal, train_members
+from gpvi.methods import Method, method_name
 from gpvi.posterior.posterior import Posterior
-from gpvi.specs import require_count
+from gpvi.specs import require_choice, require_count
 
 Table = Any
 """Whatever scikit-learn accepts as an array: NumPy arrays, data frames, lists."""
@@ -33,10 +37,20 @@ ROWS, MANY_ROWS = 256, 4_096
 So two programs serve any number of rows, and the prediction of a row does not depend on the other rows."""
 
 
+class Plan(NamedTuple):
+    """What is trained, and how."""
+
+    network: Network
+    likelihood: Likelihood
+    method: str | Method
+    members: int | str
+    steps: int | None
+
+
 class BayesianMLP(BaseEstimator):
     """The base of both estimators."""
 
-    hidden_layer_sizes: int | Sequence[int]
+    hidden_layer_sizes: int | Sequence[int] | str
     activation: str
     method: str | Method
     prior: str | Prior
@@ -47,7 +61,9 @@ class BayesianMLP(BaseEstimator):
     members: int | str
     random_state: Any
     verbose: bool | int
+    budget: str
     posteriors_: tuple[Posterior, ...]
+    columns_: Columns
 
     @abstractmethod
     def _encoded(self, y: np.ndarray) -> np.ndarray:
@@ -95,18 +111,20 @@ class BayesianMLP(BaseEstimator):
     def _train(self, X: np.ndarray, y: np.ndarray, start: Sequence[Posterior]) -> None:
         """Train the posteriors of all members, continuing from those in `start` if there are any."""
         as_count("draws", self.draws, "Try 500.")
-        likelihood, outputs = self._likelihood(y)
-        network = mlp((X.shape[1], *self._hidden_sizes(), outputs), self.activation)
+        key = jax.random.fold_in(jax.random.key(self._seed), self._updates)
+        if not start:
+            self._plan = self._planned(X, y, key)
+        plan = self._plan
         self.posteriors_, self.sharpness_ = train_members(
-            network,
-            likelihood,
+            plan.network,
+            plan.likelihood,
             X,
             y,
-            key=jax.random.fold_in(jax.random.key(self._seed), self._updates),
+            key=key,
             prior=self.prior,
-            method=self.method,
-            members=self.members,
-            steps=self.steps,
+            method=plan.method,
+            members=plan.members,
+            steps=self.steps if start and self.steps is not None else plan.steps,
             batch_size=self.batch_size,
             temperature=self.temperature,
             sharpness=self.sharpness_ if start else getattr(self, "sharpness", 1.0),
@@ -114,23 +132,72 @@ class BayesianMLP(BaseEstimator):
             progress=bool(self.verbose),
             start=start,
         )
-        self.network_, self.likelihood_ = network, likelihood
+        self.network_, self.likelihood_ = plan.network, plan.likelihood
         self._data = X, y
         self._updates += 1
 
-    def _hidden_sizes(self) -> tuple[int, ...]:
+    def _planned(self, X: np.ndarray, y: np.ndarray, key: PRNGKeyArray) -> Plan:
+        """Choose everything that is "auto"; here by the method alone, with generators by default."""
+        budget = as_budget(self.budget)
+        likelihood, outputs = self._likelihood(y)
+        sizes = self._hidden_sizes(HIDDEN)
+        network = mlp((X.shape[1], *sizes, outputs), self._activation(ACTIVATION))
+        method = "gpvi" if is_auto(self.method) else self.method
+        members, steps = self.members, self.steps
+        if isinstance(method, str) and method_name(method) == "gpvi":
+            several = is_multimodal(network, network.size + len(likelihood.extra(outputs)))
+            members = budget.members if several and is_auto(members) else members
+            steps = budget.steps if steps is None else steps
+        return Plan(network, likelihood, method, members, steps)
+
+    def _hidden_sizes(self, by_default: tuple[int, ...]) -> tuple[int, ...]:
         sizes: Any = self.hidden_layer_sizes
+        if is_auto(sizes):
+            return by_default
         several = isinstance(sizes, Iterable) and not isinstance(sizes, str)
         return tuple(
             as_count("hidden layer size", size, "Try (50,).")
             for size in (sizes if several else (sizes,))
         )
 
+    def _number_of_members(self) -> int | None:
+        """Return the number that was asked for, if any."""
+        if isinstance(self.members, str):
+            require_choice(self.members, ("auto",), "members")
+            return None
+        return as_count(
+            "members", self.members, "1 is a single posterior, 'auto' the usual number."
+        )
+
+    def _activation(self, by_default: str) -> str:
+        return by_default if is_auto(self.activation) else self.activation
+
     def _rows(self, X: Table) -> np.ndarray:
         """Return X, checked and standardised."""
         check_is_fitted(self)
-        rows = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
-        return self.x_scaler_.transform(rows)
+        return self.x_scaler_.transform(self._numbers(X, reset=False)[0])
+
+    def _numbers(self, X: Table, *y: Table, reset: bool, **options: Any) -> list[np.ndarray]:
+        """Return X, checked, as complete numbers, one column for each input of the network; and y if it is given."""
+        options |= {"dtype": np.float64, "ensure_all_finite": "allow-nan"}
+        has_categories = categorical_columns(X) if reset else self.columns_.categorical
+        if has_categories:
+            if not reset:
+                self.columns_.require_frame(X)
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            self.columns_ = Columns.of(X) if reset else self.columns_
+            check: Any = check_X_y if y else check_array
+            checked = check(self.columns_.transform(X), *y, estimator=self, **options)
+            return list(checked) if y else [checked]
+        checked: Any = validate_data(self, X, *y, reset=reset, **options)
+        numbers, *rest = checked if y else [checked]
+        self.columns_ = Columns.of(numbers) if reset else self.columns_
+        return [self.columns_.transform(numbers), *rest]
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
 
     def _predicted(self, compute: Callable[..., Any], *tables: np.ndarray) -> Any:
         """Return `compute(predictive, *rows, key=…, draws=…)` of all rows, in double precision.
@@ -159,6 +226,11 @@ class BayesianMLP(BaseEstimator):
         """Return log p(y | x, data) of each row, for the encoded y."""
         tables = self.x_scaler_.transform(X), self._encoded(y)
         return self._predicted(Predictive.log_prob, *tables)
+
+
+def is_auto(option: Any) -> bool:
+    """Return whether the estimator is to choose."""
+    return isinstance(option, str) and option == "auto"
 
 
 def as_count(name: str, value: Any, remedy: str) -> int:

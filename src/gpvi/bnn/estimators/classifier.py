@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from gpvi.bnn.estimators._base import BayesianMLP, Table
 from gpvi.bnn.likelihoods import Categorical, Likelihood
@@ -19,12 +19,15 @@ from gpvi.methods import Method
 class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
     """Classification with a posterior over the weights of a multi-layer perceptron.
 
-    Sample weights are not supported: `fit` takes none. Training data are kept for `partial_fit`.
+    X may be a data frame with columns of categories, and may have missing values. Sample weights are not supported:
+    `fit` takes none. Training data are kept for `partial_fit`.
 
     Parameters
     ----------
-    hidden_layer_sizes, activation, method, prior, temperature, steps, batch_size, draws, members, random_state, verbose
-        As for `BayesianMLPRegressor`.
+    hidden_layer_sizes, budget, activation, method, prior, temperature, steps, batch_size, draws, members, random_state
+        As for `BayesianMLPRegressor`; the method is "gpvi" by default, whatever the number of rows.
+    verbose
+        Whether to show a progress bar.
     sharpness
         Temperature scaling of the probabilities (Guo et al. 2017): the inverse temperature, see
         `gpvi.bnn.temperature_scaled`. 1 leaves the average over networks as it is. "auto" finds it by cross-fitting:
@@ -42,7 +45,7 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         The posteriors of all members; `posterior_` is the first.
     predictive_
         The `gpvi.bnn.Predictive`, for standardised inputs; gives entropy and mutual information.
-    network_, likelihood_, x_scaler_, n_features_in_, feature_names_in_
+    network_, likelihood_, columns_, x_scaler_, n_features_in_, feature_names_in_
         As for `BayesianMLPRegressor`.
 
     Examples
@@ -55,10 +58,11 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
 
     def __init__(
         self,
-        hidden_layer_sizes: int | Sequence[int] = (50,),
+        hidden_layer_sizes: int | Sequence[int] | Literal["auto"] = "auto",
         *,
-        activation: str = "relu",
-        method: str | Method = "gpvi",
+        budget: Literal["fast", "default", "thorough"] = "default",
+        activation: str = "auto",
+        method: str | Method = "auto",
         prior: str | Prior = "auto",
         temperature: float = 1.0,
         sharpness: float | Literal["auto"] = "auto",
@@ -70,6 +74,7 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         verbose: bool | int = False,
     ):
         self.hidden_layer_sizes = hidden_layer_sizes
+        self.budget = budget
         self.activation = activation
         self.method = method
         self.prior = prior
@@ -304,7 +309,7 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
 
     def _validated(self, X: Table, y: Table, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         _require_labels(y)
-        X, y = validate_data(self, X, y, reset=reset, dtype=np.float64)
+        X, y = self._numbers(X, y, reset=reset)
         check_classification_targets(y)
         return X, column_or_1d(y, warn=True)
 

@@ -3,15 +3,26 @@
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
+import jax
 import numpy as np
+from jaxtyping import PRNGKeyArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from gpvi.bnn.estimators._base import BayesianMLP, Table
+from gpvi.bnn._selection import chosen, held_out_curve
+from gpvi.bnn.estimators._base import BayesianMLP, Plan, Table, as_count, is_auto
+from gpvi.bnn.estimators._budget import (
+    CHAIN_ACTIVATION,
+    CHAIN_HIDDEN,
+    affordable_chains,
+    as_budget,
+)
 from gpvi.bnn.likelihoods import Gaussian, Heteroscedastic, Likelihood
+from gpvi.bnn.networks.architectures import mlp
 from gpvi.bnn.prediction.predictive import Predictive
 from gpvi.bnn.priors import Prior
 from gpvi.bnn.standardisation import Standardisation
+from gpvi.bnn.training import BATCH, default_prior
 from gpvi.errors import InputError
 from gpvi.methods import Method
 from gpvi.specs import is_number, require_positive
@@ -20,37 +31,48 @@ from gpvi.specs import is_number, require_positive
 class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BayesianMLP):
     """Regression with a posterior over the weights of a multi-layer perceptron.
 
-    Sample weights are not supported: `fit` takes none. Training data are kept for `partial_fit`.
+    X may be a data frame with columns of categories, and may have missing values. Sample weights are not supported:
+    `fit` takes none. Training data are kept for `partial_fit`.
 
     Parameters
     ----------
     hidden_layer_sizes
-        The number of units of each hidden layer; () is Bayesian linear regression.
+        The number of units of each hidden layer; () is Bayesian linear regression. "auto" is (16, 16, 16, 16) for
+        chains and (50,) otherwise.
+    budget
+        How much may be spent: "fast" does about a sixth of the work of "default" (compiling aside), and "thorough"
+        about eight times as much. It sets the number of networks or generators, and the lengths of training and chains.
     activation
-        "relu", "tanh", "silu", …
+        "relu", "tanh", "silu", … "auto" is "silu" for chains and "relu" otherwise.
     method
-        "gpvi", or any method of this library: a name such as "svgd", "mfvi", "ensemble" or "nuts", or an object with
-        options, such as `gpvi.SVGD(particles=50)`.
+        "auto" runs microcanonical chains (`gpvi.bnn.MCLMC`) from networks that were fitted first, if there are 500 rows
+        or more and the budget pays for 200 steps of each; otherwise it is "gpvi". Or "gpvi" itself, or any method of
+        this library: a name such as "svgd", "mfvi", "ensemble" or "nuts", or an object with options, such as
+        `gpvi.SVGD(particles=50)`.
     prior
         The prior of the weights, for standardised data: "sparse", "fan-in", "normal", "mixture" or an object of
         `gpvi.bnn`. "auto" is `Sparse()` for methods that draw as many networks as they like, `FanIn(2.0, 2.0)` (weights
-        N(0, 4/fan_in), biases N(0, 4)) for Markov chains, and `FanIn()` for methods with a few particles.
+        N(0, 4/fan_in), biases N(0, 4)) for Markov chains, N(0, 1) for `MCLMC`, and `FanIn()` for methods with a few
+        particles.
     noise
         The standard deviation of y around the network: "learned" together with the weights, a number in the units of y,
-        "heteroscedastic" (a second output of the network), or a prior of `gpvi.bnn` for standardised y.
+        "heteroscedastic" (a second output of the network), or a prior of `gpvi.bnn` for standardised y. "auto" is
+        "learned" or "heteroscedastic": for chains, whichever predicts a held-out fifth of the rows better; for other
+        methods, "learned".
     temperature
         1 is the posterior, less than 1 a cold posterior.
     steps
-        The steps of training; the method's own number by default.
+        The steps of training; the method's own number by default. For `MCLMC`, the most steps in which the networks are
+        fitted that chains start from; they are fewer if that predicts a held-out fifth of the rows better.
     batch_size
         The rows of a step. "auto" is 128, or all for methods that need all; None is all.
     draws
         The number of networks that predictions average over. Methods with a fixed set of particles use all of them.
     members
         The number of posteriors, which are trained side by side from different starting points and predict as a
-        mixture. A generator covers one mode of many; several cover several. "auto" is 5 for "gpvi" (with fewer draws
-        in each step: one costs about two thirds as much), and 1 for any other method, from 20,000 weights on, and
-        without hidden layers.
+        mixture. A generator covers one mode of many, and so does a chain; several cover several. "auto" is 5 for "gpvi"
+        (with fewer draws in each step: one costs about two thirds as much) and for chains, 3 with `budget="fast"`, 10
+        with "thorough"; it is 1 for any other method, from 20,000 weights on, and without hidden layers.
     random_state
         A number, for reproducible results.
     verbose
@@ -66,6 +88,8 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BayesianMLP):
         The `gpvi.bnn.Predictive`, for standardised data; separates the parts of the variance.
     network_, likelihood_
         The parts of the model.
+    columns_
+        What makes numbers of X: indicators of categories, medians of missing values.
     x_scaler_, y_scaler_
         The standardisation.
     n_features_in_, feature_names_in_
@@ -82,12 +106,13 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BayesianMLP):
 
     def __init__(
         self,
-        hidden_layer_sizes: int | Sequence[int] = (50,),
+        hidden_layer_sizes: int | Sequence[int] | Literal["auto"] = "auto",
         *,
-        activation: str = "relu",
-        method: str | Method = "gpvi",
+        budget: Literal["fast", "default", "thorough"] = "default",
+        activation: str = "auto",
+        method: str | Method = "auto",
         prior: str | Prior = "auto",
-        noise: Any = "learned",
+        noise: Any = "auto",
         temperature: float = 1.0,
         steps: int | None = None,
         batch_size: int | Literal["auto"] | None = "auto",
@@ -97,6 +122,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BayesianMLP):
         verbose: bool | int = False,
     ):
         self.hidden_layer_sizes = hidden_layer_sizes
+        self.budget = budget
         self.activation = activation
         self.method = method
         self.prior = prior
@@ -319,8 +345,7 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BayesianMLP):
         return self._log_prob(X, y) - np.log(self.y_scaler_.scale).sum()
 
     def _validated(self, X: Table, y: Table, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
-        options = {"dtype": np.float64, "multi_output": True, "y_numeric": True}
-        X, y = validate_data(self, X, y, reset=reset, **options)
+        X, y = self._numbers(X, y, reset=reset, multi_output=True, y_numeric=True)
         y = np.asarray(y, np.float64)
         outputs = _columns(y).shape[1]
         if not reset and outputs != len(self.y_scaler_.mean):
@@ -332,10 +357,48 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BayesianMLP):
     def _encoded(self, y: np.ndarray) -> np.ndarray:
         return self.y_scaler_.transform(_columns(y))
 
+    def _planned(self, X: np.ndarray, y: np.ndarray, key: PRNGKeyArray) -> Plan:
+        """Choose chains for tables and networks of medium size, with the noise that suits held-out rows best."""
+        sizes, columns = self._hidden_sizes(CHAIN_HIDDEN), y.shape[1]
+        if not is_auto(self.method) or not sizes:
+            return super()._planned(X, y, key)
+        candidates: list[Likelihood] = [Gaussian(), Heteroscedastic()]
+        if not is_auto(self.noise):
+            candidates = [self._likelihood(y)[0]]
+        activation = self._activation(CHAIN_ACTIVATION)
+        networks = [
+            mlp((X.shape[1], *sizes, columns * (2 if _varies(each) else 1)), activation)
+            for each in candidates
+        ]
+        budget = as_budget(self.budget)
+        chains = affordable_chains(budget, len(X), networks[-1].size, self._number_of_members())
+        if chains is None:
+            return super()._planned(X, y, key)
+        steps = budget.fitted_steps if self.steps is None else self.steps
+        steps = as_count("steps", steps, "None is the number of the budget.")
+        curves = [
+            held_out_curve(
+                network,
+                likelihood,
+                default_prior(chains.method) if is_auto(self.prior) else self.prior,
+                X,
+                y,
+                members=chains.members,
+                steps=steps,
+                batch_size=BATCH,
+                key=jax.random.fold_in(key, 4),
+            )
+            for network, likelihood in zip(networks, candidates, strict=True)
+        ]
+        index, steps = chosen(curves)
+        return Plan(networks[index], candidates[index], chains.method, chains.members, steps)
+
     def _likelihood(self, y: np.ndarray) -> tuple[Likelihood, int]:
         columns = y.shape[1]
         if isinstance(self.noise, str) and self.noise == "heteroscedastic":
             return Heteroscedastic(), 2 * columns
+        if is_auto(self.noise):
+            return Gaussian(), columns
         if not is_number(self.noise):
             return Gaussian(noise=self.noise), columns
         require_positive("noise", self.noise, "Give a standard deviation of y, or 'learned'.")
@@ -349,6 +412,11 @@ class BayesianMLPRegressor(MultiOutputMixin, RegressorMixin, BayesianMLP):
     def _as_given(self, values: np.ndarray) -> np.ndarray:
         """Return the values without the axis of outputs, if the y of training had none."""
         return values[:, 0] if self._one_column else values
+
+
+def _varies(likelihood: Likelihood) -> bool:
+    """Return whether the noise depends on x, so that the network has two outputs for each column of y."""
+    return isinstance(likelihood, Heteroscedastic)
 
 
 def _columns(y: np.ndarray) -> np.ndarray:

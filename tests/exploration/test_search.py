@@ -7,7 +7,7 @@ import pytest
 
 import gpvi
 from gpvi.errors import NotAvailableError
-from gpvi.exploration.modes import Mode, _image
+from gpvi.exploration.modes import Mode, _image, labelled
 from gpvi.exploration.search import Exploration, explorable, explore, log_mean
 from gpvi.targets.coordinates import Affine, Whitened
 
@@ -47,6 +47,16 @@ def test_log_mean_is_that_of_the_estimates_themselves():
     mean, error = log_mean(np.log(values) + 700)
     assert mean == pytest.approx(np.log(values.mean()) + 700)
     assert error == pytest.approx(values.std(ddof=1) / values.mean() / np.sqrt(12))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_particles_on_a_line_are_not_torn_apart(seed):
+    """There the nearest neighbours of a particle may all lie on one side."""
+    rng = np.random.default_rng(seed)
+    x = np.where(rng.random((1_024, 1)) < 0.3, 0, 20) + rng.normal(size=(1_024, 1))
+    target = gpvi.Target(two_modes, dim=1)
+    labels = labelled(Whitened(target, Affine.identity(1, "float32")), x)
+    np.testing.assert_array_equal(labels, x[:, 0] < 10)
 
 
 def test_images_of_a_mode():

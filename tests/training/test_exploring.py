@@ -46,7 +46,6 @@ def test_particles_of_several_seeds():
     for posterior in modes_of_seeds(gpvi.SMC(islands=4, particles=256)):
         shares = [(posterior.particles < 10).mean(), (posterior.particles > 10).mean()]
         np.testing.assert_allclose(shares, [0.3, 0.7], atol=0.15)
-        assert len(posterior.modes()) == 2
 
 
 @pytest.mark.slow

@@ -69,6 +69,12 @@ def labelled(density: Density, points: Float[np.ndarray, "n d"]) -> Int[np.ndarr
     first, second = np.repeat(np.arange(n), near.shape[1]), near.ravel()
     depths = dips(density, points, first, second)
     labels = _connected(n, first, second, depths <= DEPTH)
+    between = _closest_pairs(points, labels)
+    first, second = np.concatenate([first, between[0]]), np.concatenate([second, between[1]])
+    depths = (
+        np.concatenate([depths, dips(density, points, *between)]) if len(between[0]) else depths
+    )
+    labels = _connected(n, first, second, depths <= DEPTH)
     labels = _joined(points, labels, first, second, depths)
     order = np.argsort(-np.bincount(labels), kind="stable")
     return np.argsort(order)[labels]
@@ -86,6 +92,29 @@ def _connected(
 
     graph = coo_array((np.ones(joins.sum()), (first[joins], second[joins])), shape=(n, n))
     return connected_components(graph, directed=False)[1]
+
+
+def _closest_pairs(
+    points: Float[np.ndarray, "n d"], labels: Int[np.ndarray, " n"]
+) -> tuple[Int[np.ndarray, " m"], Int[np.ndarray, " m"]]:
+    """The closest particles of every two groups that are not small.
+
+    In one dimension the nearest neighbours of a particle may all lie on one side.
+    """
+    from scipy.spatial import KDTree
+
+    large = np.flatnonzero(np.bincount(labels) >= max(2, SMALLEST * len(points)))
+    first, second = [], []
+    for group in large if len(large) > 1 else ():
+        inside = np.flatnonzero(labels == group)
+        outside = np.flatnonzero(np.isin(labels, large) & (labels != group))
+        distance, nearest = KDTree(points[inside]).query(points[outside])
+        for other in np.unique(labels[outside]):
+            of_other = np.flatnonzero(labels[outside] == other)
+            best = of_other[np.asarray(distance)[of_other].argmin()]
+            first.append(inside[np.asarray(nearest)[best]])
+            second.append(outside[best])
+    return np.array(first, int), np.array(second, int)
 
 
 def _joined(

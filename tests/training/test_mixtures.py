@@ -1,6 +1,7 @@
 """A mixture in place of a generator that misses modes: its Gaussians, its weights, and the fit that chooses it."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -113,7 +114,7 @@ def test_copies_and_components_elsewhere_are_not_needed():
 def test_particles_become_coordinates():
     x, labels = draws(4_000)
     cloud = Cloud(x, np.full(len(x), 1 / len(x)), np.zeros(len(x)), np.dtype("float32"))
-    affines = starts(cloud, np.where(labels == 0, -1, 0))
+    affines: Any = starts(cloud, np.where(labels == 0, -1, 0))
     np.testing.assert_allclose(affines.location, CENTRES[1:], atol=0.1)
     np.testing.assert_allclose(affines.scale[0] @ affines.scale[0].T, FACTOR @ FACTOR.T, atol=0.1)
 
@@ -127,7 +128,7 @@ def test_summits_become_gaussians_in_the_coordinates_of_training():
     around = Surroundings(
         CENTRES, np.stack([FACTOR, turned]), np.zeros((2, 1, 2)), nothing, nothing, 0
     )
-    found = around_summits(around, density)
+    found: Any = around_summits(around, density)
     for centre, location, factor in zip(CENTRES, found.location, found.scale, strict=True):
         np.testing.assert_allclose(affine(location), centre, atol=1e-5)
         placed = scale @ np.asarray(factor)

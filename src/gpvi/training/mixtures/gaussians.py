@@ -85,9 +85,7 @@ def around_summits(around: Surroundings, density: Whitened) -> Affine:
     """Return the Gaussians that log p has around its summits, in the coordinates of training."""
     affine = density.affine
     centres = jax.vmap(affine.inverse)(jnp.asarray(around.centres, density.dtype))
-    scale = np.asarray(affine.scale, np.float64)
-    scale = np.diag(scale) if scale.ndim == 1 else scale
-    factors = np.linalg.solve(scale, around.factors)
+    factors = np.linalg.solve(np.asarray(affine.matrix, np.float64), around.factors)
     covariances = factors @ np.swapaxes(factors, 1, 2)
     tiny = SMALLEST_VARIANCE * np.eye(density.dim)
     return stacked_affines(centres, np.linalg.cholesky(covariances + tiny), density.dtype)

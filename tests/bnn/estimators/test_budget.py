@@ -80,7 +80,8 @@ def test_chains_predict_save_and_go_on(quickly, tmp_path):
     found, again = (each.predict(Z, key=0) for each in (model.predictive_, loaded))
     np.testing.assert_array_equal(found.mean, again.mean)
     model.partial_fit(X[510:], y[510:])
-    assert model.posterior_.target.size == 520
+    target = model.posterior_.target
+    assert target is not None and target.size == 520
     assert (model.predict(X) != mean).any()
 
 
@@ -123,6 +124,6 @@ def test_another_method_or_few_rows_choose_nothing(monkeypatch):
     monkeypatch.setattr(regressor, "held_out_curve", refuse)
     X, y = wave(500)
     for options, rows in (({"method": "gpvi"}, 500), ({}, 499)):
-        model = BayesianMLPRegressor(4, **options)
+        model = BayesianMLPRegressor(4).set_params(**options)
         plan = model._planned(X[:rows], y[:rows, None], jax.random.key(0))
         assert plan.method == "gpvi" and isinstance(plan.likelihood, bnn.Gaussian)

@@ -144,9 +144,30 @@ class Record:
                     f"curves.{name} does not have {len(curve.steps)} values for each of {len(self.seeds)} seeds"
                 )
 
+    def joined(self, earlier: "Record") -> "Record":
+        """The record, with the cases that only an earlier run of the same recipe and seeds has."""
+        if (earlier.specification, earlier.seeds) != (self.specification, self.seeds):
+            return self
+        missing = set(map(case_of, earlier.rows)) - set(map(case_of, self.rows))
+
+        def filled(own: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+            return own | {name: other for name, other in others.items() if case_of(name) in missing}
+
+        return dataclasses.replace(
+            self,
+            rows=filled(self.rows, earlier.rows),
+            curves=filled(self.curves, earlier.curves),
+            arrays=filled(self.arrays, earlier.arrays),
+        )
+
     def summary(self, row: str) -> "Summary | None":
         """Mean, deviation and count of a row over its seeds."""
         return Summary.of(self.rows[row]) if row in self.rows else None
+
+
+def case_of(row: str) -> str:
+    """The case of a row, "split" of "split/ece"; "" if it has none."""
+    return row.rpartition("/")[0]
 
 
 class Summary(NamedTuple):
@@ -365,10 +386,11 @@ def _hidden(path: Path) -> bool:
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
-    """The newest record of each experiment, preset and method."""
-    newest = {
-        (r.experiment, r.preset, r.method): r for r in sorted(records, key=lambda r: r.started)
-    }
+    """The newest record of each experiment, preset and method, joined with cases that were run apart."""
+    newest: dict[tuple[str, str, str], Record] = {}
+    for record in sorted(records, key=lambda r: r.started):
+        row = (record.experiment, record.preset, record.method)
+        newest[row] = record.joined(newest[row]) if row in newest else record
     return list(newest.values())
 
 

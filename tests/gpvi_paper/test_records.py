@@ -92,6 +92,26 @@ def test_only_the_newest_of_a_kind_is_latest(record):
     assert records.latest([newer, record, other]) == [newer, other]
 
 
+def test_cases_that_were_run_apart_are_joined(record):
+    def of(case, started, **changes):
+        rows = {f"{case}/error": (0.5, 0.5), f"{case}/seconds": (1.0, 1.0)}
+        curves = {f"{case}/loss": records.Curve((1,), ((0.0,), (0.0,)))}
+        own = {"rows": rows, "curves": curves, "started": f"{started}-01-01T00:00:00+00:00"}
+        seeds = (0, 1)
+        return dataclasses.replace(record, **{"seeds": seeds, "arrays": {}, **own, **changes})
+
+    split, clean = of("split", 2021), of("clean", 2022)
+    (joined,) = records.latest([clean, split])
+    assert set(joined.rows) == set(split.rows) | set(clean.rows)
+    assert set(joined.curves) == {"split/loss", "clean/loss"}
+    assert joined.started == clean.started
+    other = of("split", 2021, specification={"steps": 1})
+    assert records.latest([other, clean]) == [clean], "of another recipe"
+    assert records.latest([of("split", 2021, seeds=(1, 2)), clean]) == [clean], "of other seeds"
+    again = of("split", 2023, rows={"split/error": (0.1, 0.1)})
+    assert records.latest([split, again])[0].rows == again.rows, "not mixed within a case"
+
+
 @pytest.mark.parametrize("steps", [1, 7, 200, 201, 1_000, 12_345])
 def test_thinning_keeps_the_mean(steps):
     history = np.random.default_rng(steps).standard_normal((2, steps))

@@ -92,7 +92,8 @@ def functional_direction(
     gram = kernel.kernel(z_prime[:, : part.dim], z[:, : part.dim])
     attraction = rows(gram.smooth(score) / len(z_prime))
     entropy, solver_state = solver.mean_product(solver_state, part, gram._replace(x=rows(gram.x)))
-    direction = rows(attraction.at[:, : part.dim].add(rows(entropy.value)))
+    width = entropy.value.shape[1]
+    direction = rows(attraction.at[:, :width].add(rows(entropy.value)))
     return FunctionalDirection(
         direction, solver_state, jnp.asarray(entropy.residual), entropy.stretch, entropy.inverse
     )

@@ -79,7 +79,8 @@ class GPVI(Method):
         Thm 3.1 without smoothing.
     solver
         For "functional" and "l2", how J^{-T}v is computed: "block", "dense", "bicgstab", "gmres", the paper's "helper",
-        or a `gpvi.solvers.Solver`.
+        or a `gpvi.solvers.Solver`. "least_squares" is for a generator whose noise is much shorter than the posterior's
+        dimension: the entropy is that of the surface which its draws fill, and acts on every coordinate.
     kernel
         For "functional", where the kernel acts: on the "head" of the noise or on all of it ("full"); or a
         `gpvi.kernels.Kernel` on the head, or a `gpvi.kernels.OnNoise`.

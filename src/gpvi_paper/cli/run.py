@@ -91,6 +91,14 @@ def run(
             help="Data directory, for experiments that read data; none are shipped.",
         ),
     ] = None,
+    cases: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--case",
+            metavar="CASE",
+            help="Only this case of an image set: split, clean; default all. May be repeated.",
+        ),
+    ] = None,
     again: Annotated[
         bool,
         typer.Option("--again", metavar="", help="Rerun rows that already have a record."),
@@ -104,7 +112,7 @@ def run(
     if not 1 <= seeds <= SEEDS:
         raise InputError(f"--seeds is {seeds}; give 1 to {SEEDS:,}.")
     jobs = [
-        (_prepared(e, data_dir, out), label)
+        (_prepared(e, data_dir, out, cases or []), label)
         for e, label in _jobs(experiments, methods or [], preset)
     ]
     made = _run(jobs, preset, range(seeds), out, as_json=as_json, again=again)
@@ -113,10 +121,16 @@ def run(
         typer.echo(f"{count} in {out}; gpvi report {out} makes a page of the records there")
 
 
-def _prepared(experiment: "Experiment", data_dir: Path | None, out: Path) -> "Experiment":
-    """Return the experiment with its data, and with a directory for the reference that it computes only once."""
-    from gpvi_paper.experiments import KeepsReference, ReadsData
+def _prepared(
+    experiment: "Experiment", data_dir: Path | None, out: Path, cases: Sequence[str]
+) -> "Experiment":
+    """Return the experiment with its data, its cases, and a directory for the reference that it computes only once."""
+    from gpvi_paper.experiments import KeepsReference, ReadsData, RunsCases
 
+    if cases and not isinstance(experiment, RunsCases):
+        raise InputError(f"{experiment.name} runs all of its cases together: omit --case.")
+    if cases and isinstance(experiment, RunsCases):
+        experiment = experiment.only(cases)
     if isinstance(experiment, ReadsData):
         experiment = experiment.reading(data_dir)
     if isinstance(experiment, KeepsReference):
@@ -218,7 +232,9 @@ def _made(
 
     if preset == "smoke":
         return experiment.run(label, preset, tuple(seeds), meter)
-    place = out / UNFINISHED / f"{experiment.name}.{preset}.{records.slug(label)}.{len(seeds)}"
+    row = (experiment.name, preset, records.slug(label), str(len(seeds)))
+    apart = () if experiment.cases == type(experiment).cases else experiment.cases
+    place = out / UNFINISHED / ".".join((*row, *apart))
     if again:
         shutil.rmtree(place, ignore_errors=True)
 
@@ -243,7 +259,9 @@ def _kept(
     """Return the newest record with this label, preset, seeds and specification, and its file, if there is one."""
     from gpvi import specs
     from gpvi_paper import records
+    from gpvi_paper.experiments import RunsCases
 
+    cases = experiment.problems(label, preset) if isinstance(experiment, RunsCases) else ()
     wanted = json.loads(json.dumps(experiment.recipes(preset)[label].to_json()))
     stem = f"{experiment.name}.{preset}.{records.slug(label)}."
     found: list[tuple[Record, Path]] = []
@@ -254,6 +272,7 @@ def _kept(
             complain(f"{error} The row counts as not done.")
             continue
         same = record.method == label and record.seeds == tuple(seeds)
+        same &= set(cases) <= set(map(records.case_of, record.rows))
         with suppress(StorageError):  # this version does not know the specification
             if same and specs.completed(record.specification) == wanted:
                 found.append((record, path))

@@ -15,6 +15,7 @@ from gpvi_paper.experiments.base import Metric as Metric
 from gpvi_paper.experiments.base import Published as Published
 from gpvi_paper.experiments.base import ReadsData as ReadsData
 from gpvi_paper.experiments.base import Recipe as Recipe
+from gpvi_paper.experiments.base import RunsCases as RunsCases
 from gpvi_paper.experiments.base import matching as matching
 
 

@@ -202,6 +202,23 @@ class ReadsData(Experiment[Choice_co]):
         return found
 
 
+class RunsCases(Experiment[Choice_co]):
+    """An experiment whose cases may be run apart; `records.latest` joins the records of one recipe again."""
+
+    @abstractmethod
+    def problems(self, label: str, preset: str) -> Sequence[str]:
+        """The cases of a row."""
+
+    def only(self, cases: Sequence[str]) -> "RunsCases[Choice_co]":
+        """The experiment with these cases alone."""
+        for case in cases:
+            if case not in self.cases:
+                raise UnknownOptionError(f"case of {self.name}", case, self.cases)
+        found = copy.copy(self)
+        found.cases = {case: title for case, title in self.cases.items() if case in cases}
+        return found
+
+
 class KeepsReference(Experiment[Choice_co]):
     """An experiment whose rows are all compared with one long run, made only once."""
 
@@ -236,7 +253,9 @@ class Results(Generic[Choice_co]):
         self._histories: dict[str, list[np.ndarray]] = {}
         self._notes: dict[str, None] = {}
         self._name = experiment.name
-        self._options = " --data-dir DIR" if isinstance(experiment, ReadsData) else ""
+        chosen_cases = experiment.cases if experiment.cases != type(experiment).cases else ()
+        self._options = "".join(f" --case {case}" for case in chosen_cases)
+        self._options += " --data-dir DIR" if isinstance(experiment, ReadsData) else ""
         self._started, self._began = records.now(), time.perf_counter()
 
     def meter(self, *details: str) -> Meter:

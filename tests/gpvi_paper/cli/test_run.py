@@ -124,6 +124,20 @@ def test_run_in_json_prints_nothing_else(quick, tmp_path):
     assert {q[2:] for q in quick} == {("best", (0, 1, 2))}
 
 
+def test_a_record_without_the_case_is_not_taken_for_it(quick, tmp_path, monkeypatch):
+    """The made-up records have every case; without one of them the row is run again."""
+    words = ("run", "digits", "--method", "svgd", "--out", tmp_path)
+    for case in ("split", "clean"):
+        assert call(*words, "--case", case).exit_code == 0
+    assert len(quick) == 1, "the record has both"
+    (path,) = tmp_path.glob("*.json")
+    content = json.loads(path.read_text())
+    content["rows"] = {k: v for k, v in content["rows"].items() if not k.startswith("clean/")}
+    path.write_text(json.dumps(content))
+    assert call(*words, "--case", "split").exit_code == 0 and len(quick) == 1
+    assert call(*words, "--case", "clean").exit_code == 0 and len(quick) == 2
+
+
 def test_all_methods_by_default(quick, tmp_path):
     assert call("run", "blr", "--preset", "paper", "--out", tmp_path).exit_code == 0
     assert [q[1] for q in quick] == list(EXPERIMENTS["blr"].recipes("paper"))
@@ -138,6 +152,8 @@ def test_all_methods_by_default(quick, tmp_path):
         (("run", "energy", "--preset", "paper", "--method", "gpvi-defualt"), "for preset 'paper'"),
         (("run", "blr", "--preset", "papr"), "Did you mean 'paper'?"),
         (("run", "blr", "--seeds", "0"), "give 1 to"),
+        (("run", "blr", "--case", "split"), "blr runs all of its cases together"),
+        (("run", "digits", "--case", "spilt"), "Did you mean 'split'?"),
         (("run", "blr", "--seeds", str(10**20)), "give 1 to 4,294,967,296"),
         (("--show-completion", "nosuchshell"), "it applies to the shell it is called from"),
         (("run", "blr", "--seeds", "three"), "'--seeds'"),

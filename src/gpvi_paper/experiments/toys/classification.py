@@ -21,7 +21,7 @@ TRAINING, TEST = 100, 200
 HIDDEN = (10, 10)
 HALF_WIDTH, SIDE = 10.0, 40
 """Predictions are compared on a grid of 40 × 40 points over [−10, 10]²."""
-STEPS = {"paper": 3_000, "authors": 20_000, "best": 12_000, "demo": 3_000, "smoke": 20}
+STEPS = {"paper": 20_000, "authors": 20_000, "best": 12_000, "demo": 3_000, "smoke": 20}
 PUBLISHED_STEPS = 500_000
 AUTHORS_TEMPERATURE = 1e4
 """Their losses are means over 100 data and 100 particles."""

@@ -23,8 +23,6 @@ TEST = 200
 SIZES, ACTIVATION = (1, 50, 1), "relu"
 GRID = np.linspace(-7.0, 7.0, 71)
 STEPS = {"paper": 50_000, "best": 12_000, "demo": 3_000, "smoke": 20}
-GENERATOR_STEPS = 5_000
-"""Steps of the rows with a generator under `paper`; an exact inverse at each of 100 draws takes most of their time."""
 _LONG = HMC(chains=96, leapfrogs=256, warmup=400, draws=80, thin=10, acceptance=0.8)
 REFERENCES = {
     "paper": _LONG,
@@ -84,7 +82,7 @@ class GappedRegression(ToyNetworks):
         f"network is fitted: here {'-'.join(map(str, SIZES))} with {ACTIVATION}, weights N(0, 1) a priori, temperature "
         "1 under every preset. The paper shows only pictures; here predictions are compared with long Hamiltonian "
         "Monte Carlo in many chains. paper has the published generator, layers of 32 and 32, and Adam at a "
-        f"constant {recipes.PAPER_LEARNING_RATE:g} for {STEPS['paper']:,} steps, {GENERATOR_STEPS:,} for generators, "
+        f"constant {recipes.PAPER_LEARNING_RATE:g} for {STEPS['paper']:,} steps, "
         f"with λ = {recipes.SCALE}: with the printed λ = 1 no weight is known better than ±1, too coarse for any "
         "network that fits these data (W₁ = 19). authors has noise of the dimension of the weights and no term λz. "
         "Bands are for the network's output, without noise."
@@ -144,9 +142,7 @@ class GappedRegression(ToyNetworks):
         if preset == "paper":
             methods = recipes.published_methods(latent=32, hidden=(32, 32), helper=HELPER)
             return {
-                label: recipes.as_published(
-                    method, GENERATOR_STEPS if hasattr(method, "generator") else STEPS["paper"]
-                )
+                label: recipes.as_published(method, STEPS["paper"])
                 for label, method in methods.items()
             }
         if preset == "authors":

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from gpvi.bnn import generator, mlp
+from gpvi.errors import InputError, UnknownOptionError
 from gpvi_paper.data.images import Images
 from gpvi_paper.experiments import experiment
-from gpvi_paper.experiments.images import open_category, recipes
+from gpvi_paper.experiments.images import digits, open_category, recipes
 from gpvi_paper.experiments.images.cifar10 import CIFAR10, SmallConvolutional
 from gpvi_paper.experiments.images.digits import Digits
 from gpvi_paper.experiments.images.mnist import MNIST
@@ -140,20 +141,41 @@ SMALL = recipes.PaperSetting(
     hidden=(8, 8),
     learning_rate=1e-4,
     entropy_weight=1e-5,
+    authors_hidden=(8, 8),
+    generator_decay=1e-4,
     scale=0.01,
 )
+IN_SMALL = {
+    (preset, label): recipe
+    for preset, rows in (
+        ("paper", recipes.paper_recipes(SMALL)),
+        ("authors", recipes.authors_recipes(SMALL)),
+        ("entropy", digits.entropy_recipes()),
+    )
+    for label, recipe in rows.items()
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("label", list(recipes.paper_recipes(SMALL)))
-def test_the_published_recipes_run_in_small(label):
+@pytest.mark.parametrize("row", list(IN_SMALL), ids=str)
+def test_the_published_recipes_run_in_small(row):
     exp = Digits()
     images = exp.images()
-    recipe = dataclasses.replace(recipes.paper_recipes(SMALL)[label], steps=4, draws=3)
+    recipe = dataclasses.replace(IN_SMALL[row], steps=4, draws=5)
     problem, network = open_category.task(images, (6, 7, 8, 9)), exp.network(images)
     (parts,) = open_category.trained(problem, network, recipe, 1, key=jax.random.key(0))
-    found = open_category.measured(parts, network, problem, 3, key=jax.random.key(1)).values
+    found = open_category.measured(parts, network, problem, 5, key=jax.random.key(1)).values
     assert np.isfinite(list(found.values())).all()
+
+
+def test_cases_are_run_apart():
+    alone = Digits().only(["clean"])
+    assert alone.problems("SVGD", "best") == ("clean",)
+    assert Digits().problems("SVGD", "best") == ("split", "clean")
+    with pytest.raises(UnknownOptionError, match="Did you mean 'clean'"):
+        Digits().only(["claen"])
+    with pytest.raises(InputError, match="none of the cases neal1"):
+        Digits().only(["neal1"]).run("SVGD", "best", (0,), False)
 
 
 @pytest.mark.slow

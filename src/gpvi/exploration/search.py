@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, Scalar
 from gpvi._compute.noise import normal
 from gpvi.exploration.modes import labelled
 from gpvi.exploration.summits import Surroundings, look_around
-from gpvi.exploration.tempering import Islands, temper
+from gpvi.exploration.tempering import DEGREES, Islands, temper
 from gpvi.targets.coordinates import Whitened
 from gpvi.targets.density import Density, expensive
 
@@ -41,9 +41,15 @@ WIDER = 4.0
 GROWTHS = 5
 """How often the scale may grow by that factor."""
 FELL_SHORT = 3.0
-"""Nats: farther out is too far if log Z falls by more."""
-FLAT = 2.0
-"""The wide end is nearly flat over what was found if it is this many times as wide."""
+"""Farther out is too far if log Z falls by more than this many nats, and by more than this many standard errors."""
+FLAT = 1.0
+"""Nats: the wide end is flat over what was found if its logarithm has no larger standard deviation there.
+
+On the way down the particles of a mode are as many as the wide end puts there: of modes that differ by ten nats, one
+is lost.
+"""
+FARTHEST = 2.0
+"""The scale is at least the largest coordinate of the summits in sight, divided by this."""
 SCALES = 2.0 ** np.arange(0, 15)
 """The scales at which log p is looked at."""
 LOOKED_AT = 256
@@ -56,8 +62,8 @@ LEAST_SHARE = 0.02
 """Chains do not start in smaller modes."""
 LARGER = 6
 """A level costs at most about this many times as much as the one before."""
-KEPT = 128
-"""Particles of an island that are kept."""
+KEPT = 512
+"""Particles of an island that are kept, at most."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +130,11 @@ class Exploration:
         return self.around is not None and self.around.overlooked(self.points, self.log_evidence)
 
     @property
+    def several(self) -> bool:
+        """Whether particles are in several modes."""
+        return bool(self.labels.any())
+
+    @property
     def shares(self) -> tuple[np.ndarray, np.ndarray]:
         """The share of each mode, and its standard error."""
         modes = np.arange(self.labels.max() + 1)
@@ -172,13 +183,13 @@ def explore(density: Whitened, *, key: PRNGKeyArray) -> Exploration | None:
     found = _found(density, islands, scale, spent, around)
     most = min(MOST_GRADIENTS, MOST_OPERATIONS / density.operations())
     for number, (particles, kept_share) in enumerate(LEVELS[1:]):
-        own = float(np.asarray(islands.gradients).sum())
+        own = _gradients(islands)
         if found is None or _settled(found) or spent + LARGER * own > most:
             break
         own_key = jax.random.fold_in(key, number)
         scales, summits = islands.scale, islands.shared_summits
         islands = temper(density, scales, particles, kept_share, summits, key=own_key)
-        spent += int(np.asarray(islands.gradients).sum())
+        spent += _gradients(islands)
         found = _found(density, islands, scale, spent, around)
     return found
 
@@ -195,34 +206,37 @@ class Pilot(NamedTuple):
 def pilot(density: Density, *, key: PRNGKeyArray) -> Pilot:
     """Find how far out to begin, and whether to begin around the summits in sight as well.
 
-    The scale is at least half as large as the farthest summit in sight, and grows while that seems to pay. If the
-    islands then overlook a summit, others begin around the summits and in what was found, too. Of all that were tried,
-    those with the largest log Z are kept: particles that began too far out, and could not follow, have a small one.
+    The scale is at least half as large as the farthest summit in sight, and grows while that seems to pay: until log Z
+    falls, as it does if particles begin too far out to follow. If the islands then overlook a summit, others begin
+    around the summits and in what was found, too; they are kept if their log Z is larger.
     """
     scale_key, look_key, near_key, key = jax.random.split(key, 4)
     narrow, widest = (float(each) for each in wide_scale(density, key=scale_key))
     around = look_around(density, key=look_key)
     farthest = 0.0 if around is None else float(np.abs(around.centres).max())
-    narrow = max(narrow, min(farthest / FLAT, widest))
-    tried: list[tuple[float, Islands, float]] = []
-    for number in range(1 + GROWTHS):
-        own_key = jax.random.fold_in(key, number)
-        islands = temper(density, halves(ISLANDS, narrow, widest), *LEVELS[0], key=own_key)
-        tried.append((_log_evidence(islands), islands, narrow))
-        fell_short = tried[-1][0] < tried[0][0] - FELL_SHORT
-        grows = _steep(islands, narrow) or _wider_find_more(islands)
-        if fell_short or not grows or WIDER * narrow > widest:
+    narrow = max(narrow, min(farthest / FARTHEST, widest))
+    islands = temper(
+        density, halves(ISLANDS, narrow, widest), *LEVELS[0], key=jax.random.fold_in(key, 0)
+    )
+    spent, scale = _gradients(islands), narrow
+    for number in range(1, 1 + GROWTHS):
+        grows = not _flat(islands, scale) or _wider_find_more(islands)
+        if not grows or WIDER * scale > widest:
             break
-        narrow *= WIDER
-    log_z, islands, scale = max(tried, key=lambda each: each[0])
+        own_key = jax.random.fold_in(key, number)
+        wider = temper(density, halves(ISLANDS, WIDER * scale, widest), *LEVELS[0], key=own_key)
+        spent += _gradients(wider)
+        if _falls_short(wider, of=islands):
+            break
+        islands, scale = wider, WIDER * scale
+    log_z = _log_evidence(islands)
     points = np.asarray(islands.points, np.float64)
     if around is not None and around.overlooked(points, log_z):
         points = points.reshape(-1, density.dim)
         summits = around.starts(points, labelled(density, points), density.dtype)
-        islands = temper(density, islands.scale, *LEVELS[0], summits, key=near_key)
-        tried.append((_log_evidence(islands), islands, scale))
-        _, islands, scale = max(tried, key=lambda each: each[0])
-    spent = sum(int(np.asarray(each.gradients).sum()) for _, each, _ in tried)
+        around_summits = temper(density, islands.scale, *LEVELS[0], summits, key=near_key)
+        spent += _gradients(around_summits)
+        islands = max(islands, around_summits, key=_log_evidence)
     return Pilot(islands, scale, spent + (0 if around is None else around.gradients), around)
 
 
@@ -236,10 +250,21 @@ def halves(islands: int, narrow: float | Scalar, widest: float = math.inf) -> Fl
     return jnp.where(farther, jnp.minimum(WIDER * narrow, widest), narrow)
 
 
-def _steep(islands: Islands, scale: float) -> bool:
-    """Whether the wide end is not flat over what was found, judged by median absolute coordinates."""
-    reach = np.median(np.abs(np.asarray(islands.points)), (0, 1)).max()
-    return bool(scale < FLAT * reach)
+def _gradients(islands: Islands) -> int:
+    return int(np.asarray(islands.gradients).sum())
+
+
+def _flat(islands: Islands, scale: float) -> bool:
+    """Whether the wide end of this scale is flat over what was found."""
+    points = np.asarray(islands.points, np.float64)
+    return bool(np.log1p((points / scale) ** 2 / DEGREES).sum(2).std() <= 2 * FLAT / (DEGREES + 1))
+
+
+def _falls_short(islands: Islands, *, of: Islands) -> bool:
+    """Whether the log Z of these islands is smaller by more than chance."""
+    own, other = (np.asarray(each.log_evidence, np.float64) for each in (islands, of))
+    error = math.hypot(own.std(ddof=1), other.std(ddof=1)) / math.sqrt(len(own))
+    return bool(other.mean() - own.mean() > FELL_SHORT * max(1.0, error))
 
 
 def _wider_find_more(islands: Islands) -> bool:
@@ -262,7 +287,8 @@ def _found(
     log_evidence = np.asarray(islands.log_evidence, np.float64)
     if not np.isfinite(log_evidence).all():
         return None
-    kept = np.linspace(0, islands.points.shape[1] - 1, KEPT).round().astype(int)
+    most = islands.points.shape[1]
+    kept = np.linspace(0, most - 1, min(KEPT, most)).round().astype(int)
     u = islands.points[:, kept]
     x = jax.vmap(jax.vmap(density.affine))(u)
     log_density = np.asarray(islands.log_density[:, kept] - density.affine.log_det(), np.float64)

@@ -35,14 +35,16 @@ from gpvi.training.arguments import check_arguments, check_one_form, check_watch
 from gpvi.training.checkpoint import Checkpoints, Log, identity, probes
 from gpvi.training.context import check_context
 from gpvi.training.loop import Callback, Watch, label, train
-from gpvi.training.mixtures.rival import mixture_for
+from gpvi.training.modes.particles import begun_at_particles
+from gpvi.training.modes.rival import mixture_for
 from gpvi.training.preparation import Prepared, default_batch_size, first_state, planned, prepare
 from gpvi.training.program import Plan, compile_chunk, limit_chunk_time, stack
 from gpvi.training.refinement import check_refinable, made_exact
 from gpvi.training.stopping import Candidate, Judge, best_attempt, fits_at_start, length_is_open
 
-RIVAL = 1_000
-"""A mixture draws from the key folded with this number; attempts from those with smaller ones."""
+RIVAL, PARTICLES = 1_000, 2_000
+"""A mixture draws from the key folded with this number; attempts from those with smaller ones. A generator that is
+shown the particles of exploration draws them with a larger one."""
 
 
 def fit(
@@ -69,8 +71,9 @@ def fit(
     By default GPVI trains in rounds until its draws fit the posterior, and begins anew, at most twice, if they cannot
     be trusted (see `gpvi.training.stopping`). If the Gaussian that the search for a start found fits already, nothing
     is trained: callbacks are not called, and a checkpoint holds nothing. If the draws do not fit and exploration found
-    several modes, a mixture with a generator for each is trained beside it, and the better of the two returned (see
-    docs/exploration.md). What was chosen, and why training stopped, is kept in `posterior.training`.
+    several modes, a mixture with a generator for each is trained beside it, and a second attempt begins with a
+    generator that was fitted to the particles of exploration; the best of these is returned (see docs/exploration.md).
+    What was chosen, and why training stopped, is kept in `posterior.training`.
 
     A draw at which log p or its gradient is not finite is pulled back to the nearest one that has a value, so that
     regions without values repel; averages use the remaining draws. A share of them above 5 % is reported in a warning.
@@ -172,19 +175,19 @@ def fit(
         def attempt(number: int, judge: Judge | None = None) -> tuple[State, Training]:
             log = None if saves is None else Log(saves, number)
             watch = Watch(meter, callbacks, judge, log)
-            if number:
-                meter.update(0, f"beginning anew, attempt {number + 1}")
-            state = fresh(number) if number else first
+            state = begun_anew(number) if number else first
             own_key = jax.random.fold_in(run_key, number)
             return train(plan, program, placed, state, watch, key=own_key)
 
+        def begun_anew(number: int) -> State:
+            meter.update(0, f"beginning anew, attempt {number + 1}")
+            own_key = jax.random.fold_in(run_key, PARTICLES + number)
+            return begun_at_particles(plan, density, fresh(number), explored(), key=own_key)
+
         def rival(judge: Judge) -> Candidate | None:
-            found = explored()
-            if found is None or not found.labels.any():
-                return None
-            meter.update(plan.rounds[0], "fitting a generator to each mode")
+            meter.update(plan.rounds[0], "looking for several modes")
             own_key = jax.random.fold_in(run_key, RIVAL)
-            return mixture_for(plan.method, density, found, judge.assess, key=own_key)
+            return mixture_for(plan.method, density, explored(), judge.assess, key=own_key)
 
         untrained = None
         if length_is_open(target, plan.method, steps, optimizer, batch_size, init):

@@ -3,8 +3,8 @@
 Where its length is left to the library, training goes in rounds. Each has a schedule that decays to zero, so that it
 ends at rest. After a round the draws are compared with the posterior by importance weights: training stops when they
 fit, or when the ELBO no longer rises. If they do not fit and several modes were found, the generator has a rival: a
-mixture. If the draws then cannot be trusted, training begins anew from another key. The best attempt is kept, and all
-are reported, as a check on several modes.
+mixture. If the draws then cannot be trusted, training begins anew from another key, with a generator that has been
+fitted to what was found. The best attempt is kept, and all are reported, as a check on several modes.
 """
 
 import dataclasses
@@ -235,7 +235,7 @@ def best_attempt(
     """Train until the draws can be trusted, at most `ATTEMPTS` times; keep the best attempt, and report all.
 
     An attempt that is cut short is the last one. If an earlier attempt was finished, the better of the two is kept. A
-    rival that is better than a finished attempt ends the attempts.
+    rival that can be trusted ends the attempts; beside one that cannot, there is one more.
     """
     wide_key, judge_key = jax.random.split(jax.random.fold_in(key, ATTEMPTS))
     references = _references(density, initial, explored, key=wide_key)
@@ -258,11 +258,12 @@ def best_attempt(
         attempts.append(Candidate(assessment, method, state, training))
         reports.append("; ".join([str(assessment), *training.notes]))
         other = judge.rival() if finished and not assessment.settled else None
-        if other is not None and other.assessment.rank > assessment.rank:
-            mixture = other
-            break
         rival = _no_rival
+        if other is not None:
+            mixture = other
         if assessment.trusted or not finished:
+            break
+        if mixture is not None and (mixture.assessment.trusted or len(attempts) > 1):
             break
     if mixture is not None:
         attempts.append(mixture)

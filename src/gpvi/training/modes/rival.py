@@ -30,8 +30,9 @@ from gpvi.posterior.history import Training
 from gpvi.progress import NullMeter
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.training.loop import Watch, train
-from gpvi.training.mixtures import gaussians
-from gpvi.training.mixtures.weights import Cloud, component_log_probs, weighed
+from gpvi.training.modes import gaussians
+from gpvi.training.modes.particles import learns_from_particles
+from gpvi.training.modes.weights import Cloud, component_log_probs, weighed
 from gpvi.training.program import Plan, compile_chunk, stack
 from gpvi.training.stopping import Assessment, Candidate
 
@@ -41,6 +42,8 @@ RICHER_STEPS = 1_000
 """Steps in which richer components are trained."""
 FEWEST_DRAWS, MOST_DRAWS = 64, 256
 """Draws of each component in such a step: as many as half the gradients of an exploration allow."""
+LISTED = 0.5
+"""No mixture is tried if the modes that may get a component hold a smaller share of the particles."""
 UNCOVERED = 0.02
 """A share of particles at which the mixture is far too small that calls for further components."""
 
@@ -104,13 +107,18 @@ class Rivalry(NamedTuple):
 def mixture_for(
     method: Method,
     density: Whitened,
-    exploration: Exploration,
+    exploration: Exploration | None,
     assess: Callable[[State], Assessment],
     *,
     key: PRNGKeyArray,
 ) -> Candidate | None:
-    """Train a mixture in place of the method's generator; None if that may not be replaced, or one mode is enough."""
-    if not _replaceable(method):
+    """Train a mixture in place of the method's generator.
+
+    None if that may not be replaced, if one mode is enough, or if the modes are too many to be listed.
+    """
+    if exploration is None or not exploration.several:
+        return None
+    if not learns_from_particles(method) or not _listed(exploration):
         return None
     rivalry = Rivalry(cast(GPVI, method), density, exploration, assess, time.perf_counter())
     alone_key, together_key, richer_key = jax.random.split(key, 3)
@@ -133,11 +141,10 @@ def mixture_for(
     return best
 
 
-def _replaceable(method: Method) -> bool:
-    """Whether the method's generator may be replaced by several: it trains one with an exact inverse, by Eq. 3."""
-    if not isinstance(method, GPVI) or method.gradient != "pathwise":
-        return False
-    return isinstance(method.generator, Triangular)
+def _listed(exploration: Exploration) -> bool:
+    """Whether the largest modes, as many as a mixture may have components, hold most of the particles."""
+    counts = np.sort(np.bincount(exploration.labels.ravel()))
+    return bool(counts[-gaussians.MOST_COMPONENTS :].sum() >= LISTED * counts.sum())
 
 
 def _enough(candidate: Candidate) -> bool:

@@ -30,7 +30,7 @@ from gpvi.generators.noise import log_standard_normal
 from gpvi.methods.base import built
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.targets.density import at_once, evaluate
-from gpvi.training.mixtures.weights import DRAWS, Cloud, heaviest
+from gpvi.training.modes.weights import DRAWS, Cloud, heaviest
 
 MOST_COMPONENTS = 64
 """Only so many modes, the largest, get a component."""

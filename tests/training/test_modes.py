@@ -16,7 +16,7 @@ from gpvi.exploration.summits import Surroundings
 from gpvi.generators import FullRank, Mixture, SplineFlow, Triangular
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.training import fit as fitting
-from gpvi.training.mixtures.gaussians import (
+from gpvi.training.modes.gaussians import (
     around_summits,
     match,
     of_gaussians,
@@ -24,8 +24,8 @@ from gpvi.training.mixtures.gaussians import (
     starts,
     together,
 )
-from gpvi.training.mixtures.rival import Rivalry, alone, enriched
-from gpvi.training.mixtures.weights import Cloud, heaviest, needed, weighted_draws
+from gpvi.training.modes.rival import Rivalry, alone, enriched
+from gpvi.training.modes.weights import Cloud, heaviest, needed, weighted_draws
 
 SMALL = gpvi.GPVI(generator=Triangular(head=SplineFlow(2, 4, 5.0, 8)), particles=64)
 CENTRES, SHARES = np.array([[-6.0, 0.0], [6.0, 3.0]]), np.array([0.3, 0.7])

@@ -37,6 +37,22 @@ class InputError(GPVIError, ValueError):
     """
 
 
+def brief(value: object) -> str:
+    """Return any object in one line of at most 80 characters, for a message.
+
+    Parameters
+    ----------
+    value
+        The object.
+
+    Returns
+    -------
+    str
+        Its representation, shortened.
+    """
+    return f"{' '.join(repr(value).split()):.80}"
+
+
 class UnknownOptionError(InputError, TypeError):
     """An option, or a value of an option, does not exist.
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
+from gpvi.errors import InputError, brief
+
 WIDTH = 79
 """Characters of a line."""
 BAR, LABEL = 16, 32
@@ -225,6 +227,10 @@ def as_meter(progress: bool | Meter) -> Meter:
         return NullMeter()
     if progress is True:
         progress = LineMeter()
+    if not isinstance(progress, Meter):
+        raise InputError(
+            f"progress is {brief(progress)}; pass True, False, or an object with start, update and close."
+        )
     return SafeMeter(progress)
 
 

@@ -7,8 +7,8 @@ nothing that a file contains is executed. `spec` adds a class to the registry.
 
 import dataclasses
 import functools
-import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from inspect import isabstract
 from types import UnionType
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
-from gpvi.errors import InputError, NotAvailableError, StorageError, UnknownOptionError
+from gpvi.errors import InputError, NotAvailableError, StorageError, UnknownOptionError, brief
 
 SEEDS = 2**32
 """Seeds are integers below this number. JAX would reduce larger ones modulo it."""
@@ -99,6 +99,8 @@ def known_classes(classes: Iterable[Any] = ()) -> dict[str, type]:
         If one of them is no dataclass, or if two of them, or one of them and a class of the library, share a name.
     """
     known = {name: cls for name, cls in _registry.items() if _in_library(cls)}
+    if not isinstance(classes, Iterable):
+        raise InputError(f"classes is {brief(classes)}; pass a list of classes, [Mine].")
     for cls in classes:
         if not isinstance(cls, type) or not dataclasses.is_dataclass(cls):
             raise InputError(
@@ -197,8 +199,8 @@ def is_number(value: Any) -> bool:
 
 def require_positive(name: str, value: Any, remedy: str) -> None:
     """Refuse anything but a finite number > 0."""
-    if not is_number(value) or not 0 < value < math.inf:
-        raise InputError(f"{name} is {value!r}; it must be > 0 and finite. {remedy}")
+    if not is_number(value) or not 0 < value <= sys.float_info.max:
+        raise InputError(f"{name} is {brief(value)}; it must be > 0 and finite. {remedy}")
 
 
 def require_between(name: str, value: Any, low: int, high: int) -> None:
@@ -224,7 +226,7 @@ def as_key(key: Any) -> PRNGKeyArray:
     raw = is_array and key.dtype == jnp.uint32 and key.ndim == 1
     if not typed and not raw:
         raise InputError(
-            f"key is {key!r}; pass a seed, such as 0, or one JAX key, such as jax.random.key(0)."
+            f"key is {brief(key)}; pass a seed, such as 0, or one JAX key, such as jax.random.key(0)."
         )
     return key
 

@@ -238,7 +238,8 @@ def train_members(
     if steps is None or (start and isinstance(chosen, MCLMC)):
         steps = FITTED_STEPS if from_fitted else chosen.default_steps()
     require_count("steps", steps, "None is the method's own number.")
-    weight_prior = default_prior(chosen) if prior == "auto" else prior
+    by_method = isinstance(prior, str) and prior == "auto"
+    weight_prior = default_prior(chosen) if by_method else prior
     size = None if isinstance(chosen, MCLMC) else _batch_size(batch_size, chosen, len(X))
     setup = _Setup(
         network=network,

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from gpvi.errors import InputError, require_extra
+from gpvi.errors import InputError, brief, require_extra
 from gpvi.methods import GPVI, Method, as_method
 from gpvi.progress import Meter, as_meter
 from gpvi.specs import as_key, require_count
@@ -209,6 +209,9 @@ def sbc(
     (10, 1)
     """
     key = as_key(key)
+    for name, function in (("simulate", simulate), ("target", target)):
+        if not callable(function):
+            raise InputError(f"{name} is {brief(function)}; pass a function.")
     require_count("simulations", simulations, "200 detect most faults.")
     if simulations < 10:
         raise InputError(f"simulations is {simulations}; ranks of fewer than 10 say nothing.")

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,7 +13,7 @@ from jaxtyping import PRNGKeyArray
 
 from gpvi._html import badge, table
 from gpvi.diagnostics.diagnosis import Diagnosis
-from gpvi.errors import GPVIError, InputError, quietly, require_extra
+from gpvi.errors import GPVIError, InputError, brief, quietly, require_extra
 from gpvi.methods import Method, as_method
 from gpvi.posterior.posterior import Posterior
 from gpvi.posterior.summary import aligned
@@ -230,6 +230,8 @@ def compare(
     if isinstance(methods, Mapping):
         labelled = {label: as_method(method) for label, method in methods.items()}
     else:
+        if isinstance(methods, str) or not isinstance(methods, Iterable):
+            raise InputError(f"methods is {brief(methods)}; pass a list, such as [gpvi.GPVI()].")
         labelled = _labelled([as_method(method) for method in methods])
     if not labelled:
         raise InputError("methods is empty; pass one or more, such as [gpvi.GPVI(), gpvi.SVGD()].")

@@ -129,6 +129,10 @@ def sweep(directory: Path) -> None:
                     os.unlink(directory / name)
 
 
+LONGEST_PATH = 4_096
+"""Characters; no operating system takes more."""
+
+
 def as_path(path: str | os.PathLike[str]) -> Path:
     """Return the path with the home directory expanded; refuse what cannot be the path of a save."""
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
@@ -136,7 +140,16 @@ def as_path(path: str | os.PathLike[str]) -> Path:
         raise InputError(f"{path!r:.80} is not a path. Pass the path of a file, as a string.")
     if "\0" in name:
         raise StorageError(f"{name[:80]!r} cannot be a path: it holds a zero byte. Use another.")
-    return Path(os.path.expanduser(name))
+    if len(name) > LONGEST_PATH:
+        raise StorageError(
+            f"{name[:80]!r}… has {len(name):,} characters, too many for a path. Use a shorter one."
+        )
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise StorageError(
+            f"{name[:80]!r} is in the home of a user who does not exist. Use another path."
+        ) from error
 
 
 def _resolved(path: str | os.PathLike[str]) -> Path:

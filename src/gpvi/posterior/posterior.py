@@ -27,6 +27,7 @@ from gpvi.errors import (
     InputError,
     NotAvailableError,
     ReliabilityWarning,
+    brief,
     require_extra,
     warn,
 )
@@ -49,6 +50,7 @@ from gpvi.targets.target import Target
 Count = int | np.integer
 PREDICTIONS = 1_000
 """The default number of draws of `predict`."""
+MOST_DRAWS = 2**31 - 1
 MOST_NUMBERS = 2**26
 """Default numbers of draws are reduced so that draws × dimension stays below this."""
 
@@ -274,6 +276,8 @@ class Posterior:
         >>> posterior.with_target(target).dim
         2
         """
+        if not isinstance(target, Target):
+            raise InputError(f"target is {brief(target)}; pass the gpvi.Target that was fitted.")
         if target.dim != self.dim:
             raise InputError(f"the target has dim={target.dim}, the posterior {self.dim}.")
         if target.dtype != self.dtype:
@@ -472,7 +476,10 @@ class Posterior:
         """
         generator = self._approximation.require_density("log_prob")
         with self._precision():
-            x = jnp.asarray(x, self.dtype)
+            try:
+                x = jnp.asarray(x, self.dtype)
+            except (TypeError, ValueError) as error:
+                raise InputError(f"x cannot be read as points: {error}.") from error
             if x.ndim not in (1, 2) or x.shape[-1] != self.dim:
                 raise InputError(
                     f"x has shape {x.shape}; pass (n, {self.dim}) points, or one of ({self.dim},)."
@@ -1055,8 +1062,10 @@ def load(path: str | os.PathLike[str], classes: Iterable[Any] = ()) -> Posterior
 
 def _count(n: Any) -> int:
     """Return the number of draws as a Python int: a static argument of the compiled programs."""
-    if not specs.is_whole(n) or n < 1:
-        raise InputError(f"the number of draws is {n!r}; it must be a whole number ≥ 1.")
+    if not specs.is_whole(n) or not 1 <= n <= MOST_DRAWS:
+        raise InputError(
+            f"the number of draws is {n!r}; it must be a whole number from 1 to {MOST_DRAWS:,}."
+        )
     return int(n)
 
 

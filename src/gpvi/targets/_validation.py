@@ -1,7 +1,9 @@
 """The arguments of `gpvi.Target`, checked and converted one by one."""
 
+import sys
+import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -9,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import DTypeLike, Float, PyTree
 
-from gpvi._inputs import on_device, require_finite
-from gpvi.errors import InputError
+from gpvi._inputs import as_numbers, on_device, require_finite
+from gpvi.errors import InputError, brief
 from gpvi.parallel.hosts import local_parts
 from gpvi.specs import is_number, is_whole
 from gpvi.targets.stream import Stream
@@ -25,6 +27,10 @@ def check_functions(
     data: PyTree,
 ) -> None:
     """Require either a log-density, or a log-likelihood with data and perhaps a log-prior."""
+    given = {"log_density": log_density, "log_likelihood": log_likelihood, "log_prior": log_prior}
+    for name, function in given.items():
+        if function is not None and not callable(function):
+            raise InputError(f"{name} is {brief(function)}; pass a function of x.")
     if (log_density is None) == (log_likelihood is None):
         raise InputError(
             "give either log_density, or log_likelihood with data (and log_prior): "
@@ -57,16 +63,20 @@ def checked_dim(dim: Any) -> int:
 
 def checked_temperature(temperature: Any) -> float:
     """The temperature as a float."""
-    if not is_number(temperature) or not temperature > 0 or not np.isfinite(temperature):
+    if not is_number(temperature) or not 0 < temperature <= sys.float_info.max:
         raise InputError(
-            f"temperature is {temperature!r}; it must be finite and > 0 (1 is the posterior)."
+            f"temperature is {brief(temperature)}; it must be finite and > 0 (1 is the posterior)."
         )
     return float(temperature)
 
 
 def checked_dtype(dtype: DTypeLike | None) -> np.dtype:
     """float32 or float64; by default what JAX uses for floats."""
-    checked = np.dtype(jnp.result_type(float) if dtype is None else dtype)
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of names that NumPy no longer likes
+            checked = np.dtype(jnp.result_type(float) if dtype is None else dtype)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"dtype is {brief(dtype)}; use float32 or float64.") from error
     if checked not in (np.dtype("float32"), np.dtype("float64")):
         raise InputError(f"dtype is {checked}; use float32 or float64.")
     return checked
@@ -74,19 +84,19 @@ def checked_dtype(dtype: DTypeLike | None) -> np.dtype:
 
 def checked_initial(initial: Any, dim: int) -> Float[np.ndarray, " d"]:
     """The starting point; the origin by default."""
-    point = np.zeros(dim) if initial is None else np.asarray(initial, np.float64)
+    point = np.zeros(dim) if initial is None else as_numbers(initial, "initial")
     if point.shape != (dim,):
         raise InputError(f"initial has shape {point.shape}; it must be ({dim},), as dim={dim}.")
     if not np.isfinite(point).all():
         raise InputError(
             "initial holds NaN or infinity; give a point where the log-density is finite."
         )
-    return point
+    return point.astype(np.float64)
 
 
 def checked_names(names: Any, dim: int) -> tuple[str, ...]:
     """One distinct name for each coordinate."""
-    checked = tuple(names)
+    checked = tuple(names) if isinstance(names, Iterable) else (names,)
     if isinstance(names, str) or not all(isinstance(name, str) for name in checked):
         raise InputError(f"names is {names!r}; give a list of strings, one for each coordinate.")
     if len(checked) != dim:
@@ -109,8 +119,8 @@ def checked_batch_size(batch_size: int | None, size: int) -> int | None:
 
 
 def checked_data(data: PyTree) -> PyTree:
-    """Finite arrays of one length N, on the device; a stream is returned as it is."""
-    if isinstance(data, Stream):
+    """Finite arrays of one length N, on the device; None and a stream are returned as they are."""
+    if data is None or isinstance(data, Stream):
         return data
     lengths = set()
     for path, leaf in jax.tree.leaves_with_path(data):
@@ -126,6 +136,8 @@ def checked_data(data: PyTree) -> PyTree:
         raise InputError(
             f"the arrays of data have different lengths {sorted(lengths)} along their first axis."
         )
+    if not lengths:
+        raise InputError(f"data is {brief(data)}, which holds no array; pass arrays of N rows.")
     if lengths == {0}:
         raise InputError("data is empty: N = 0.")
     return on_device(data)

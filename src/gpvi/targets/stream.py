@@ -12,7 +12,6 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,6 +20,7 @@ from jaxtyping import Int, PyTree
 
 from gpvi._inputs import require_finite
 from gpvi.errors import InputError, StorageError
+from gpvi.persistence.format import as_path
 
 MEMORY = 64 * 2**20
 """By default, the bytes that the batches of one chunk of steps may take."""
@@ -319,7 +319,7 @@ class _File(_Sliced):
     """A `.npy` file, read by position."""
 
     def __init__(self, path: str | os.PathLike[str]):
-        self._path = Path(path).expanduser()
+        self._path = as_path(path)
         self._reading = threading.Lock()
         self._chunk = 1
         try:
@@ -412,7 +412,8 @@ def _as_rows(leaf: Any) -> _Rows:
         return _Indexed(np.asanyarray(leaf))
     if shaped and len(leaf.shape) and hasattr(leaf, "__getitem__"):
         return _Sliced(leaf)
-    if not shaped and hasattr(leaf, "__len__") and hasattr(leaf, "__getitem__"):
+    listed = hasattr(leaf, "__len__") and hasattr(leaf, "__getitem__")
+    if not shaped and listed and not isinstance(leaf, bytes):
         return _Indexed(leaf)
     raise InputError(
         f"{type(leaf).__name__} cannot be streamed: give the path of a .npy file, an array with a first axis, or an "

@@ -220,7 +220,7 @@ class Target(eqx.Module):
         (1, ('scale',))
         """
         check_options(model, {"dtype": dtype, "temperature": temperature})
-        dtype = np.dtype(jnp.result_type(float) if dtype is None else dtype)
+        dtype = validation.checked_dtype(dtype)
         unconstrained = NumPyroModel(model, args, kwargs, dtype)
         if unconstrained.held:
             warn(

@@ -9,12 +9,12 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from gpvi.errors import InputError, NotAvailableError
+from gpvi.errors import InputError, NotAvailableError, brief
 from gpvi.generators import Residual, Triangular
 from gpvi.methods import Method
 from gpvi.parallel.mesh import as_mesh
 from gpvi.posterior.posterior import Posterior
-from gpvi.specs import is_whole, require_choice
+from gpvi.specs import is_whole, require_choice, require_flag
 from gpvi.targets.target import Target
 
 
@@ -29,7 +29,7 @@ def check_arguments(
     """Refuse arguments of `fit` that cannot be used."""
     if not isinstance(target, Target):
         raise InputError(
-            f"target is {target!r}; wrap the log-density: gpvi.Target(log_density, dim=d)."
+            f"target is {brief(target)}; wrap the log-density: gpvi.Target(log_density, dim=d)."
         )
     if optimizer is not None and not isinstance(optimizer, optax.GradientTransformation):
         raise InputError(
@@ -53,8 +53,9 @@ def check_arguments(
         require_choice(init, ("auto", "variational", "laplace"), "init")
 
 
-def check_watching(callbacks: Any, checkpoint: Any, every: Any) -> None:
-    """Refuse callbacks that are not a list of functions, and `every` without a checkpoint."""
+def check_watching(callbacks: Any, checkpoint: Any, every: Any, exact: Any = False) -> None:
+    """Refuse callbacks that are no functions, `every` without a checkpoint, and `exact` that is no flag."""
+    require_flag("exact", exact)
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         raise InputError(f"callbacks is {callbacks!r}; pass a list of functions, [f].")
     if every is not None and checkpoint is None:
@@ -126,6 +127,14 @@ def _check_continuation(init: Posterior, method: Method, target: Target) -> None
         raise InputError(
             f"init is a posterior in {init.dtype}, but the target has dtype {target.dtype}. "
             f"Continue with Target(…, dtype={init.dtype.name!r})."
+        )
+
+
+def check_targets(targets: Any) -> None:
+    """Refuse anything but a list of targets."""
+    if isinstance(targets, str) or not isinstance(targets, Sequence):
+        raise InputError(
+            f"targets is {brief(targets)}; pass a list, with one target for each seed."
         )
 
 

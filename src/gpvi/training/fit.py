@@ -31,7 +31,13 @@ from gpvi.specs import as_key
 from gpvi.targets.coordinates import Whitened
 from gpvi.targets.target import Target
 from gpvi.training._prefetch import example
-from gpvi.training.arguments import check_arguments, check_one_form, check_watching, checked_mesh
+from gpvi.training.arguments import (
+    check_arguments,
+    check_one_form,
+    check_targets,
+    check_watching,
+    checked_mesh,
+)
 from gpvi.training.checkpoint import Checkpoints, Log, identity, probes
 from gpvi.training.context import check_context
 from gpvi.training.loop import Callback, Watch, label, train
@@ -146,7 +152,7 @@ def fit(
     plan = planned(target, method, steps, optimizer, batch_size, init, mesh)
     if method is None and not isinstance(init, Posterior):
         _advise(target)
-    check_watching(callbacks, checkpoint, every)
+    check_watching(callbacks, checkpoint, every, exact)
     saves = None if checkpoint is None else Checkpoints(checkpoint, every)
     key = as_key(key)
     start_key, init_key, run_key = jax.random.split(key, 3)
@@ -265,6 +271,7 @@ def fit_seeds(
     3
     """
     check_context("gpvi.fit_seeds", key)
+    check_targets(targets)
     inits = [init] * len(targets) if init is None or isinstance(init, str) else list(init)
     if len(inits) != len(targets):
         raise InputError(

@@ -36,6 +36,10 @@ TERMINATED = 128 + signal.SIGTERM
 """The exit code of a process that SIGTERM has ended."""
 
 
+class AbandonedError(Exception):
+    """A look at the draws was given up, because it was interrupted; the run is told by the signal itself."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Event:
     """What callbacks get after each chunk of steps; a callback stops training by raising `StopIteration`.
@@ -66,7 +70,7 @@ Callback = Callable[[Event], None]
 
 
 class Watch(NamedTuple):
-    """What happens between two chunks: progress, callbacks, the stopping rule and checkpoints.
+    """What happens between two chunks: progress, the stopping rule, callbacks and checkpoints.
 
     The meter has been started, and is closed by who did so.
     """
@@ -85,12 +89,16 @@ class Watch(NamedTuple):
             self.judge.last = run.last_assessed
         return run
 
-    def look(self, run: Run, event: Event, *, judging: bool) -> None:
-        """Apply the stopping rule at the end of a round, call the callbacks, and save if a save is due."""
-        if self.judge is not None and judging:
-            exploring = "exploring and judging" if self.judge.last is None else "judging the draws"
-            self.meter.update(run.done, exploring)
-            run.stopped, run.assessed[run.done] = self.judge(event.state, run.last_assessed)
+    def apply_rule(self, run: Run, state: State) -> None:
+        """Apply the stopping rule to the state at the end of a round, unless that was done before."""
+        if self.judge is None or run.done in run.assessed:
+            return
+        exploring = "exploring and judging" if self.judge.last is None else "judging the draws"
+        self.meter.update(run.done, exploring)
+        run.stopped, run.assessed[run.done] = self.judge(state, run.last_assessed)
+
+    def look(self, run: Run, event: Event) -> None:
+        """Call the callbacks, and save if a save is due."""
         for callback in self.callbacks:
             callback(event)
         if self.log is not None:
@@ -115,6 +123,8 @@ def train(
     cut_short: str | None = None
     with Interrupts(term=watch.log is not None) as interrupted, Feed(plan, target) as feed:
         try:
+            if run.done in ends:  # the process ended before the rule was applied
+                watch.apply_rule(run, eqx.combine(run.arrays, static))
             if run.going(plan.steps):
                 batches = example(plan, target)
                 run.warn(shortage(program.memory(run.arrays, target, key, batches)))
@@ -137,8 +147,12 @@ def train(
                 run.accept(arrays, terms, taken)
                 run.seconds = time.perf_counter() - began
                 watch.meter.update(run.done, _message(plan.method, terms))
-                event = Event(run.done, plan.steps, _latest(terms), eqx.combine(arrays, static))
-                watch.look(run, event, judging=run.done in ends)
+                now = eqx.combine(arrays, static)
+                if run.done in ends:
+                    watch.apply_rule(run, now)
+                watch.look(run, Event(run.done, plan.steps, _latest(terms), now))
+        except AbandonedError:
+            pass
         except StopIteration:
             cut_short = f"stopped by a callback after step {run.done} of {plan.steps}"
         except (jax.errors.JaxRuntimeError, StorageError) as error:

@@ -2,11 +2,10 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
 from gpvi.bnn.networks.convolution import Padding, convolve, max_pool
@@ -14,7 +13,7 @@ from gpvi.bnn.networks.definitions import OutputsLast
 from gpvi.bnn.networks.network import Network
 from gpvi.errors import InputError
 from gpvi.generators.networks import ACTIVATIONS
-from gpvi.specs import require_choice
+from gpvi.specs import is_whole, require_choice
 
 
 def mlp(sizes: Sequence[int], activation: str = "relu") -> Network:
@@ -45,10 +44,8 @@ def mlp(sizes: Sequence[int], activation: str = "relu") -> Network:
     >>> network.size, network.layers
     (41, ('layers.0', 'layers.1'))
     """
-    sizes = tuple(sizes)
-    if len(sizes) < 2 or any(
-        isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1 for n in sizes
-    ):
+    sizes = tuple(sizes) if isinstance(sizes, Iterable) else (sizes,)
+    if len(sizes) < 2 or any(not is_whole(n) or n < 1 for n in sizes):
         raise InputError(
             f"sizes is {sizes!r}; pass at least two widths ≥ 1: inputs, hidden ones, outputs."
         )

@@ -29,7 +29,7 @@ from gpvi.methods.base import Learner, State
 from gpvi.posterior.history import Training
 from gpvi.progress import NullMeter
 from gpvi.targets.coordinates import Affine, Whitened
-from gpvi.training.loop import Watch, train
+from gpvi.training.loop import AbandonedError, Watch, train
 from gpvi.training.modes import gaussians
 from gpvi.training.modes.particles import learns_from_particles
 from gpvi.training.modes.weights import Cloud, component_log_probs, weighed
@@ -203,7 +203,7 @@ def enriched(
 ) -> Fitted | None:
     """Train a generator of this kind in the coordinates of each component, side by side, and weigh them again.
 
-    Returns None if training was cut short.
+    Returns None if training failed, and raises `AbandonedError` if it was interrupted.
     """
     density, count = rivalry.density, fitted.components
     init_key, run_key, weigh_key = jax.random.split(key, 3)
@@ -220,6 +220,7 @@ def enriched(
     state, training = train(plan, program, beside, state, Watch(NullMeter()), key=run_key)
     if training.interrupted:
         signal.raise_signal(signal.SIGINT)
+        raise AbandonedError
     if training.steps < training.planned:
         return None
     model = dataclasses.replace(fitted.model, generators=state.learner.model)

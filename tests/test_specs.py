@@ -21,6 +21,7 @@ from gpvi.generators import (
     FullRank,
     Generator,
     Linear,
+    Mixture,
     Planar,
     Residual,
     SplineFlow,
@@ -33,7 +34,10 @@ from gpvi.solvers.block import Block
 from gpvi.solvers.dense import Dense
 from gpvi.solvers.helper import Helper
 from gpvi.solvers.iterative import Iterative
+from gpvi.solvers.least_squares import LeastSquares
 from gpvi.supports import Above, Below, Interval, Ordered, Positive, Real, Simplex, Supports
+from gpvi_paper.experiments.energy import WideNoise
+from gpvi_paper.experiments.images.digits import NoEntropy
 from gpvi_paper.experiments.reference.peers import NumPyroGuide, NumPyroNUTS
 
 EXAMPLES: list[Any] = [
@@ -48,6 +52,8 @@ EXAMPLES: list[Any] = [
     Dense(),
     Iterative("gmres", 1e-4, 7),
     Helper(17, 2e-4),
+    LeastSquares(1e-3),
+    NoEntropy(),
     SVGDDirection(IMQ()),
     GFSDDirection("imq"),
     GFSFDirection(RBF(1.0), 0.5),
@@ -61,6 +67,8 @@ EXAMPLES: list[Any] = [
     Diagonal(0.1),
     FullRank(0.2),
     Planar(4),
+    Mixture(3, FullRank(0.2)),
+    WideNoise(FullRank(), 2.0),
     Autoregressive(2, 6, 2),
     Annealing(100, 4, 2.0),
     gpvi.NormalizingFlow(Planar(3), "l2", 5, 0.1, "rmsprop"),
@@ -71,6 +79,7 @@ EXAMPLES: list[Any] = [
     gpvi.HMC(2, 30, 40, 3, 0.1, acceptance=0.4, leapfrogs=5, jitter=0.2),
     gpvi.NUTS(2, 30, 40, 3, acceptance=0.45, mass="dense", max_doublings=5),
     gpvi.SMC(3, 20, 0.4, 50),
+    bnn.MCLMC(3, 20, 80, 5, 0.2, 0.5),
     gpvi.GPVI(Residual(1), "functional", Helper(9), OnNoise("full"), 11, 1, learning_rate=0.1),
     gpvi.SVGD(particles=7, learning_rate=0.3, kernel=IMQ(2.0)),
     gpvi.GFSD(particles=7, learning_rate=0.3, kernel="imq"),
@@ -106,7 +115,7 @@ EXAMPLES: list[Any] = [
     Ordered(4, (1, 2)),
     Supports(("a", "b"), (Positive(2), Simplex(3))),
 ]
-FIELDLESS = {"Block", "Dense", "Linear", "Flat", "Categorical", "Bernoulli", "Poisson"}
+FIELDLESS = {"NoEntropy", "Block", "Dense", "Linear", "Flat", "Categorical", "Bernoulli", "Poisson"}
 
 
 def ids(example):

@@ -820,5 +820,5 @@ def test_a_path_with_a_zero_byte_is_refused(use):
 
 def test_a_home_that_nobody_has_is_no_crash(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(StorageError, match="cannot be read: No such file"):
+    with pytest.raises(StorageError, match="in the home of a user who does not exist"):
         storage.read("~nobody-at-all/x")

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import textwrap
 import warnings
 from typing import Any
 

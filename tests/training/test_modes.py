@@ -16,6 +16,7 @@ from gpvi.exploration.summits import Surroundings
 from gpvi.generators import FullRank, Mixture, SplineFlow, Triangular
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.training import fit as fitting
+from gpvi.training.modes import rival
 from gpvi.training.modes.gaussians import (
     around_summits,
     match,
@@ -259,7 +260,7 @@ def test_one_mode_costs_nothing(quick, monkeypatch):
 
     one = dataclasses.replace(explored(), labels=np.zeros((8, 128), int))
     monkeypatch.setattr(fitting, "once_explored", lambda density, key: lambda: one)
-    monkeypatch.setattr(fitting, "mixture_for", lambda *_, **__: pytest.fail("a mixture was tried"))
+    monkeypatch.setattr(rival, "alone", lambda *_, **__: pytest.fail("a mixture was tried"))
     posterior = gpvi.fit(target, SMALL, key=0, progress=False)
     assert posterior.method == SMALL
     np.testing.assert_array_equal(posterior.sample(20, key=1), without.sample(20, key=1))

@@ -194,7 +194,8 @@ def _coordinates(
     if method.coordinates == "diagonal" and isinstance(scale, Semiseparable):
         scale = scale.conditional_deviations()
     elif method.coordinates == "diagonal":
-        scale = (np.linalg.inv(np.asarray(scale, np.float64)) ** 2).sum(0) ** -0.5
+        precise = np.linalg.inv(np.asarray(scale, np.float64))
+        scale = jnp.asarray((precise**2).sum(0) ** -0.5, dtype)
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), Affine(location, scale))
 
 

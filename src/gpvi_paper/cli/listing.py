@@ -34,7 +34,7 @@ def _print_experiments() -> None:
 
     table = new_table("experiments, and the number of rows in each preset")
     table.add_column("gpvi run", no_wrap=True)
-    table.add_column("what it studies")
+    table.add_column("what it studies", min_width=15)
     for preset in PRESETS:
         table.add_column(preset, justify="right")
     table.add_column("data", justify="center")

@@ -485,7 +485,7 @@ def test_sample_weights_are_refused_as_scikit_learn_does():
 @pytest.mark.parametrize(
     ("X", "y", "told"),
     [
-        ([[np.nan], [1.0]], [0, 1], "contains NaN"),
+        ([[np.inf], [1.0]], [0, 1], "contains infinity"),
         ([[0.0], [1.0]], [0, np.nan], "contains NaN"),
         ([[0.0], [1.0]], [0, 1, 1], "inconsistent numbers of samples"),
         (np.empty((0, 2)), np.empty(0), r"0 sample\(s\)"),

@@ -10,6 +10,7 @@ import pytest
 import gpvi
 from gpvi.diagnostics.importance import Importance
 from gpvi.generators import SplineFlow, Triangular
+from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.training import stopping
 from gpvi.training.fit import TrainingWarning
 from gpvi.training.program import chunk_length
@@ -85,7 +86,7 @@ def test_chunks_end_where_rounds_do():
 def test_the_judge(before, now, missed, stops, monkeypatch):
     monkeypatch.setattr(stopping, "importance_of_draws", lambda *args, **options: now)
     monkeypatch.setattr(stopping, "missing_mass", lambda *args, dtype: missed)
-    target = gpvi.Target(gaussian, dim=1)
+    target = Whitened(gpvi.Target(gaussian, dim=1), Affine.identity(1, "float32"))
     judge = Judge(target, tuple, key=jax.random.key(0))
     state = SMALL.init(target, SMALL.default_optimizer(1), key=jax.random.key(0))
     why, found = judge(state, None if before is None else Assessment(before, 0.0))
@@ -98,7 +99,7 @@ def test_draws_that_fit_by_luck_are_trained_on(monkeypatch):
     found = iter([seen(-1.0, 0.99), seen(-1.0, 0.9), seen(-0.5, 0.99), seen(-0.5, 0.99)])
     monkeypatch.setattr(stopping, "importance_of_draws", lambda *_, **__: next(found))
     monkeypatch.setattr(stopping, "missing_mass", lambda *args, dtype: 0.0)
-    target = gpvi.Target(gaussian, dim=1)
+    target = Whitened(gpvi.Target(gaussian, dim=1), Affine.identity(1, "float32"))
     judge = Judge(target, tuple, key=jax.random.key(0))
     state = SMALL.init(target, SMALL.default_optimizer(1), key=jax.random.key(0))
     why, before = judge(state, None)

@@ -337,6 +337,7 @@ def diagnose_generator(
             outside=float(jnp.isneginf(drawn.log_p).mean()),
             coarse=coarse[0] if coarse else None,
             explored=exploration is not None and exploration.arrived,
+            met_once=0.0 if heard is None else heard.met_once,
         )
     )
     z = generator.noise(min(draws, CONDITIONED), key=condition_key)
@@ -436,6 +437,7 @@ def diagnose_chains(
             chains.divergences,
             unseen,
             explored=exploration is not None and exploration.arrived,
+            met_once=0.0 if heard is None else heard.met_once,
         ),
         explored=heard,
         rhat=rhat,

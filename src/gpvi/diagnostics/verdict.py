@@ -95,6 +95,8 @@ class ImportanceSummary(NamedTuple):
     """What the float type cannot resolve, and the remedy, if anything."""
     explored: bool = True
     """Whether independent islands explored the posterior and arrived there."""
+    met_once: float = 0.0
+    """The share of the posterior in modes that exploration met once only."""
 
 
 def of_density(summary: ImportanceSummary) -> Verdict:
@@ -171,7 +173,9 @@ def _of_density(summary: ImportanceSummary) -> Iterator[Verdict]:
             "Use resample(n, key=…), which leaves them out, or transform the bounded coordinate.",
         )
     moved = summary.mean_shift > MEAN_SHIFT or summary.log_spread_shift > LOG_SPREAD_SHIFT
-    if moved or summary.effective_share < GOOD_SHARE:
+    weighted = moved or summary.effective_share < GOOD_SHARE
+    explored = summary.explored and summary.met_once <= TOLERATED_MISSING
+    if weighted and (explored or not summary.met_once):
         yield Verdict(
             "usable with importance weights",
             f"weighting moves a mean by {summary.mean_shift:.2f} sd and a spread by "
@@ -184,9 +188,21 @@ def _of_density(summary: ImportanceSummary) -> Iterator[Verdict]:
         f"mean by more than {summary.mean_shift:.2g} sd, no spread by more than "
         f"{math.expm1(summary.log_spread_shift):.0%}"
     )
-    if not summary.explored:
-        yield Verdict("not explored", f"where it draws, {fits}", UNEXPLORED)
+    if not explored:
+        yield _unexplored(f"where it draws, {fits}", summary.met_once)
     yield Verdict("good", fits)
+
+
+def _unexplored(known: str, met_once: float) -> Verdict:
+    """Judge draws without a fault where nothing was explored, or modes were met once only and others by nothing."""
+    if met_once <= TOLERATED_MISSING:
+        return Verdict("not explored", known, UNEXPLORED)
+    return Verdict(
+        "not explored",
+        f"{known}; but modes that exploration met once only hold {met_once:.0%} of the posterior, and about as much "
+        "may be unseen",
+        "Run gpvi.SMC(particles=…) with more particles, pass a start (initial=), or compare fits with other keys.",
+    )
 
 
 def of_chains(
@@ -196,6 +212,7 @@ def of_chains(
     unseen: float = 0.0,
     *,
     explored: bool = True,
+    met_once: float = 0.0,
 ) -> Verdict:
     """Judge Markov chains; `unseen` is the share of the posterior in modes that exploration found and they did not."""
     if unseen:
@@ -223,8 +240,8 @@ def of_chains(
             "Run more draws.",
         )
     mixed = f"R̂ = {rhat:.3f}, {ess:.0f} effective draws, no divergences"
-    if not explored:
-        return Verdict("not explored", f"where they went, the chains agree: {mixed}", UNEXPLORED)
+    if not explored or met_once > TOLERATED_MISSING:
+        return _unexplored(f"where they went, the chains agree: {mixed}", met_once)
     return Verdict("good", mixed)
 
 

@@ -52,6 +52,8 @@ class Witness(NamedTuple):
         The share of the posterior that the draws hardly visit, as far as it is significant.
     gradients
         The evaluations of log p and its gradient that exploration took.
+    met_once
+        The share of the posterior in modes that were met once only: about as much may be unseen.
     eubo
         E_p[log p − log q], an upper bound of log Z; None without log q.
     """
@@ -61,6 +63,7 @@ class Witness(NamedTuple):
     healthy: bool
     unseen: float
     gradients: int
+    met_once: float = 0.0
     eubo: float | None = None
 
 
@@ -123,7 +126,8 @@ def _witness(
     exploration: Exploration, healthy: bool, unseen: float, eubo: float | None = None
 ) -> Witness:
     log_evidence, se = exploration.log_evidence, exploration.log_evidence_se
-    return Witness(log_evidence, se, healthy, unseen, exploration.gradients, eubo)
+    met_once = exploration.met_once
+    return Witness(log_evidence, se, healthy, unseen, exploration.gradients, met_once, eubo)
 
 
 def _healthy(exploration: Exploration, own: Importance, dtype: np.dtype) -> bool:

@@ -1,15 +1,21 @@
 r"""A look around before particles are sent: where log p has other summits.
 
-On rays from the origin log p of one basin falls; where it rises again the ray has entered another. From there, from the
-user's starting point and from draws of the model's prior, points climb by resilient propagation (Riedmiller & Braun
-1993), whose steps adapt to any scale. A summit whose basin no ray and no point meets remains unseen.
+On rays from the origin log p of one basin falls; where it rises again the ray has entered another. From there, from
+places far out on the rays, from the user's starting point and from draws of the model's prior, points climb by
+resilient propagation (Riedmiller & Braun 1993), whose steps adapt to any scale. In many dimensions a ray may enter the
+basin of another summit without a rise: only climbing shows it.
+
+A summit whose basin no point meets remains unseen. By Good and Turing the share of points that reached a summit which
+no other point reached is about the chance that the next one reaches a new summit: while it is large, more points climb.
 """
+
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpvi.exploration.modes import DEPTH, dips, log_densities
 from gpvi.targets.coordinates import Whitened
@@ -19,62 +25,114 @@ from gpvi.targets.models.model import DrawsItsPrior
 RADII = 2.0 ** np.arange(0, 14.25, 0.25)
 """Distances at which log p is looked at along a ray."""
 AXES, DIRECTIONS = 64, 256
-"""Rays: both ways along this many axes, at most, and along as many random directions."""
+"""Rays: both ways along this many axes of the target, at most, and along so many random directions."""
 RISE = 1.0
 """Nats by which log p must rise along a ray for another summit."""
-CLIMBERS, CLIMBS = 128, 150
+CLIMBERS, CLIMBS = 256, 150
 """Points that climb, and the steps of each."""
+AFAR = 4.0
+"""Standard deviations from which on a place on a ray is far out."""
 GROWN, SHRUNK = 1.2, 0.5
 """Factors of a step where the slope keeps its sign, and where it changes."""
-MOST = 16
+MOST_CLIMBS, NEW_SUMMITS = 4, 0.02
+"""Points climb so often at most, as long as a larger share of them ended where no other did."""
+MOST = 64
 """Summits that are kept: the highest."""
 
 
-def summits_in_sight(
-    density: Density, *, key: PRNGKeyArray
-) -> tuple[Float[np.ndarray, "m d"], Float[np.ndarray, " m"], int]:
-    """Return the highest summits, log p there, and the gradients spent; log p alone counts as half of one."""
+class SummitsInSight(NamedTuple):
+    """The highest summits that points climbed to, in the coordinates of training.
+
+    Parameters
+    ----------
+    centres
+        Where they are, the highest first.
+    heights
+        log p there.
+    points
+        How many points reached each.
+    gradients
+        What it took; log p alone counts as half a gradient.
+    """
+
+    centres: Float[np.ndarray, "m d"]
+    heights: Float[np.ndarray, " m"]
+    points: Int[np.ndarray, " m"]
+    gradients: int
+
+
+def summits_in_sight(density: Density, *, key: PRNGKeyArray) -> SummitsInSight:
+    """Climb to the summits of log p from all around."""
     ray_key, prior_key, choice_key = jax.random.split(key, 3)
-    humps, looks = _humps(density, ray_key)
-    starts = np.concatenate([np.zeros((1, density.dim)), _hinted(density, prior_key)])
-    chosen = np.asarray(jax.random.permutation(choice_key, len(humps)))[: CLIMBERS - len(starts)]
-    starts = np.resize(np.concatenate([starts, humps[chosen]]), (CLIMBERS, density.dim))
-    climbed = _climbed(density, jnp.asarray(starts, density.dtype))
-    ends, heights = (np.asarray(each, np.float64) for each in climbed)
-    tops = _distinct(density, ends, heights)
-    return ends[tops], heights[tops], looks // 2 + CLIMBERS * (1 + CLIMBS)
+    points, values = _along_rays(density, ray_key)
+    far = np.isfinite(values) & (RADII >= AFAR)
+    humps, afar = points[_humps(values)], points[far]
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(choice_key)))
+    first = np.concatenate([np.zeros((1, density.dim)), _hinted(density, prior_key)])
+    first = np.concatenate([first, rng.permutation(humps)[: CLIMBERS // 2]])[:CLIMBERS]
+    ends, heights = np.zeros((0, density.dim)), np.zeros(0)
+    tops, counts = np.zeros(0, int), np.zeros(0, int)
+    for _ in range(MOST_CLIMBS):
+        starts = np.concatenate([first, rng.permutation(afar)[: CLIMBERS - len(first)]])
+        starts = jnp.asarray(np.resize(starts, (CLIMBERS, density.dim)), density.dtype)
+        climbed = [np.asarray(each, np.float64) for each in _climbed(density, starts)]
+        ends, heights = np.concatenate([ends, climbed[0]]), np.concatenate([heights, climbed[1]])
+        tops, counts = _distinct(density, ends, heights)
+        if (counts == 1).sum() <= NEW_SUMMITS * len(ends):
+            break
+        first = first[:0]
+    spent = values.size // 2 + len(ends) * (1 + CLIMBS)
+    return SummitsInSight(ends[tops], heights[tops], counts, spent)
 
 
 def _distinct(
     density: Density, ends: Float[np.ndarray, "n d"], heights: Float[np.ndarray, " n"]
-) -> Int[np.ndarray, " m"]:
-    """The highest ends of which none is joined to a higher one by a segment without a dip."""
+) -> tuple[Int[np.ndarray, " m"], Int[np.ndarray, " m"]]:
+    """The highest ends of which none is joined to a higher one by a segment without a dip, and how many are joined."""
     left = np.flatnonzero(np.isfinite(heights))
     left = left[np.argsort(-heights[left], kind="stable")]
     tops: list[int] = []
+    counts: list[int] = []
     while len(left) and len(tops) < MOST:
-        top, left = left[0], left[1:]
-        tops.append(int(top))
-        if len(left):
-            left = left[dips(density, ends, np.full(len(left), top), left) > DEPTH]
-    return np.array(tops, int)
+        apart = dips(density, ends, np.full(len(left), left[0]), left) > DEPTH
+        tops.append(int(left[0]))
+        counts.append(int((~apart).sum()))
+        left = left[apart]
+    return np.array(tops, int), np.array(counts, int)
 
 
-def _humps(density: Density, key: PRNGKeyArray) -> tuple[Float[np.ndarray, "m d"], int]:
-    """Points on rays at which log p is larger than around them, and has risen on the way there."""
+def _along_rays(
+    density: Density, key: PRNGKeyArray
+) -> tuple[Float[np.ndarray, "r s d"], Float[np.ndarray, "r s"]]:
+    """Places on rays in both ways, and log p there, −∞ where it has no value."""
     axis_key, key = jax.random.split(key)
-    axes = np.asarray(jax.random.permutation(axis_key, density.dim))[:AXES]
-    along = np.eye(density.dim)[axes]
     random = np.array(jax.random.normal(key, (DIRECTIONS, density.dim)), np.float64)
     random *= np.sqrt(density.dim) / np.linalg.norm(random, axis=1, keepdims=True)
-    rays = np.concatenate([along, -along, random, -random])
-    points = rays[:, None] * RADII[:, None]
-    values = log_densities(density, points.reshape(-1, density.dim)).reshape(len(rays), -1)
-    values = np.where(np.isfinite(values), values, -np.inf)
+    one_way = np.concatenate([_own_directions(density, axis_key), random])
+    points = np.concatenate([one_way, -one_way])[:, None] * RADII[:, None]
+    values = log_densities(density, points.reshape(-1, density.dim)).reshape(points.shape[:2])
+    return points, np.where(np.isfinite(values), values, -np.inf)
+
+
+def _own_directions(density: Density, key: PRNGKeyArray) -> Float[np.ndarray, "m d"]:
+    """Directions in which the target's own coordinates move: one at a time, and all by as much.
+
+    Where coordinates are exchangeable, what is peculiar often lies where they agree.
+    """
+    dim = density.dim
+    axes = np.asarray(jax.random.permutation(key, dim))[:AXES]
+    moved = np.concatenate([np.eye(dim)[axes], np.ones((1, dim))])
+    if isinstance(density, Whitened):
+        moved = np.linalg.solve(np.asarray(density.affine.matrix, np.float64), moved.T).T
+    return moved / np.linalg.norm(moved, axis=1, keepdims=True)
+
+
+def _humps(values: Float[np.ndarray, "r s"]) -> Bool[np.ndarray, "r s"]:
+    """Where log p on a ray is larger than around, and has risen on the way there."""
     risen = values > np.minimum.accumulate(values, 1) + RISE
     top = np.zeros_like(risen)
     top[:, 1:-1] = (values[:, 1:-1] >= values[:, :-2]) & (values[:, 1:-1] > values[:, 2:])
-    return points[risen & top], values.size
+    return risen & top
 
 
 def _hinted(density: Density, key: PRNGKeyArray) -> Float[np.ndarray, "m d"]:

@@ -88,6 +88,8 @@ class Exploration:
         Whether every island reached the posterior.
     around
         The summits that were in sight beforehand, in the target's coordinates, with weighted draws around them.
+    informed
+        Whether particles began around these summits as well.
     """
 
     points: Float[np.ndarray, "k n d"]
@@ -98,6 +100,7 @@ class Exploration:
     gradients: int
     arrived: bool
     around: Surroundings | None = None
+    informed: bool = False
 
     @cached_property
     def island_weights(self) -> Float[np.ndarray, " k"]:
@@ -128,6 +131,18 @@ class Exploration:
     def overlooks(self) -> bool:
         """Whether the islands have too few particles around some summit that was in sight."""
         return self.around is not None and self.around.overlooked(self.points, self.log_evidence)
+
+    @cached_property
+    def met_once(self) -> float:
+        """The share of the posterior in modes that one island alone has met: by Good and Turing, as much is unseen.
+
+        Islands that began around summits all meet these; then it is the share around those that one point reached.
+        """
+        if self.informed and self.around is not None:
+            return self.around.share_met_once(self.log_evidence)
+        shares, _ = self.shares
+        islands = (self.labels[..., None] == np.arange(len(shares))).any(1).sum(0)
+        return float(shares[islands == 1].sum())
 
     @property
     def several(self) -> bool:
@@ -302,6 +317,7 @@ def _found(
         spent,
         bool(islands.arrived.all()),
         None if around is None else around.placed(density.affine),
+        informed=islands.summits.centres.shape[1] > 0,
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from gpvi.exploration.modes import log_densities
-from gpvi.exploration.probes import MOST, summits_in_sight
+from gpvi.exploration.probes import MOST, SummitsInSight, summits_in_sight
 from gpvi.exploration.tempering import Summits
 from gpvi.targets.coordinates import Affine
 from gpvi.targets.density import Density, at_once
@@ -32,6 +32,8 @@ LEAST_SHARE = 0.02
 """Of the posterior; less is not looked at."""
 DROP, HALVINGS = 0.5, 12
 """The width of a summit along an axis is where log p has fallen by this much, found by this many bisections."""
+BEGUN_AT = 16
+"""Particles begin around so many summits at most, those with the largest mass, and in as many modes."""
 NARROWEST, WIDEST = 1e-6, 2.0**14
 """Between these are the widths of summits."""
 
@@ -51,6 +53,8 @@ class Surroundings(NamedTuple):
         log p there.
     log_weights
         log p less the log-density of the draws; −∞ outside the region of the summit.
+    met_once
+        Whether one climbing point alone reached it.
     gradients
         The gradients that it took to find them.
     """
@@ -60,6 +64,7 @@ class Surroundings(NamedTuple):
     points: Float[np.ndarray, "m n d"]
     log_density: Float[np.ndarray, "m n"]
     log_weights: Float[np.ndarray, "m n"]
+    met_once: Bool[np.ndarray, " m"]
     gradients: int
 
     def within(self, x: Float[np.ndarray, "n d"]) -> Bool[np.ndarray, "m n"]:
@@ -84,6 +89,14 @@ class Surroundings(NamedTuple):
         share = np.exp(np.minimum(log_mass - log_evidence, 50.0)) * np.maximum(1 - 3 * error, 0)
         return bool(((share > LEAST_SHARE) & (share > OVERLOOKED * found)).any())
 
+    def share_met_once(self, log_evidence: float) -> float:
+        """The share of the posterior around summits that one point alone reached, as far as it is certain."""
+        log_mass, error = self.masses(np.isfinite(self.log_weights))
+        share = np.exp(log_mass - np.logaddexp(log_evidence, log_mass)) * np.maximum(
+            1 - 3 * error, 0
+        )
+        return float(share[self.met_once].sum())
+
     def placed(self, affine: Affine) -> "Surroundings":
         """The same in the coordinates that the affine map leads to."""
         matrix = np.asarray(affine.scale, np.float64)
@@ -103,10 +116,11 @@ class Surroundings(NamedTuple):
 
         Their number is made a power of two by repetitions, so that few programs are compiled.
         """
-        modes = [points[labels == label] for label in range(min(MOST, labels.max() + 1))]
-        centres = np.concatenate([self.centres, [each.mean(0) for each in modes]])
+        modes = [points[labels == label] for label in range(min(BEGUN_AT, labels.max() + 1))]
+        heaviest = np.argsort(-self.masses(np.isfinite(self.log_weights))[0])[:BEGUN_AT]
+        centres = np.concatenate([self.centres[heaviest], [each.mean(0) for each in modes]])
         spreads = np.array([each.std(0) + NARROWEST for each in modes])
-        widths = np.concatenate([np.sqrt((self.factors**2).sum(2)), spreads])
+        widths = np.concatenate([np.sqrt((self.factors[heaviest] ** 2).sum(2)), spreads])
         rows = np.resize(np.arange(len(centres)), 2 ** (len(centres) - 1).bit_length())
         return Summits(jnp.asarray(centres[rows], dtype), jnp.asarray(widths[rows], dtype))
 
@@ -114,15 +128,20 @@ class Surroundings(NamedTuple):
 def look_around(density: Density, *, key: PRNGKeyArray) -> Surroundings | None:
     """Find summits, and draw around those that may matter; None if log p is finite at none."""
     summit_key, draw_key = jax.random.split(key)
-    centres, heights, spent = summits_in_sight(density, key=summit_key)
-    if not len(centres):
+    summits = summits_in_sight(density, key=summit_key)
+    if not len(summits.centres):
         return None
-    variances, vectors = _covariances(density, centres)
-    log_mass = heights + 0.5 * np.log(variances).sum(1)
+    variances, vectors = _covariances(density, summits.centres)
+    log_mass = summits.heights + 0.5 * np.log(variances).sum(1)
     matters = log_mass >= log_mass.max() - MARGIN
     factors = (vectors * np.sqrt(variances)[:, None])[matters]
-    spent += len(heights) * density.dim * (2 + HALVINGS) + len(factors) * NEAR // 2
-    return _surroundings(density, centres[matters], factors, spent, draw_key)
+    spent = len(log_mass) * density.dim * (2 + HALVINGS) + len(factors) * NEAR // 2
+    kept = summits._replace(
+        centres=summits.centres[matters],
+        points=summits.points[matters],
+        gradients=summits.gradients + spent,
+    )
+    return _surroundings(density, kept, factors, draw_key)
 
 
 def _covariances(
@@ -138,11 +157,11 @@ def _covariances(
 
 def _surroundings(
     density: Density,
-    centres: Float[np.ndarray, "m d"],
+    summits: SummitsInSight,
     factors: Float[np.ndarray, "m d d"],
-    spent: int,
     key: PRNGKeyArray,
 ) -> Surroundings:
+    centres = summits.centres
     count, dim = centres.shape
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     stretch = np.sqrt(DEGREES / rng.chisquare(DEGREES, (count, NEAR, 1)))
@@ -156,7 +175,8 @@ def _surroundings(
     log_det = np.linalg.slogdet(factors)[1][:, None]
     log_t = log_norm - log_det - 0.5 * (DEGREES + dim) * np.log1p(square / DEGREES)
     log_weights = np.where(square < _radius(dim), log_p - log_t, -np.inf)
-    return Surroundings(centres, factors, points, log_p, log_weights, spent)
+    once = summits.points == 1
+    return Surroundings(centres, factors, points, log_p, log_weights, once, summits.gradients)
 
 
 def _radius(dim: int) -> float:

@@ -78,10 +78,10 @@ class Islands(eqx.Module):
         log p and its gradient there; −∞ and 0 where one of them is not finite.
     temperature
         λ of each island: 0 at the wide end, 1 at the posterior.
-    offset
-        The largest finite log p among the first particles of each island.
-    log_growth
-        log Z so far, less λ times the offset: where log p is near 10⁵ their sum would be rounded at each temperature.
+    log_evidence
+        log Z of each island, so far.
+    rounded_off
+        What rounding has taken from that sum: log p may be near 10⁵ at all particles, or −10⁹ at the wide end.
     step_size
         The leapfrog step of each island, in standard deviations of its particles.
     acceptance
@@ -98,18 +98,13 @@ class Islands(eqx.Module):
     log_density: Float[Array, "*k n"]
     score: Float[Array, "*k n d"]
     temperature: Float[Array, "*k"]
-    offset: Float[Array, "*k"]
-    log_growth: Float[Array, "*k"]
+    log_evidence: Float[Array, "*k"]
+    rounded_off: Float[Array, "*k"]
     step_size: Float[Array, "*k"]
     acceptance: Float[Array, "*k"]
     scale: Float[Array, "*k"]
     summits: Summits
     gradients: Float[Array, "*k"]
-
-    @property
-    def log_evidence(self) -> Float[Array, "*k"]:
-        """log Z of each island, so far."""
-        return self.log_growth + self.temperature * self.offset
 
     @property
     def shared_summits(self) -> Summits:
@@ -142,14 +137,14 @@ def begin(
     points = centres[:, which] + widths[:, which] * standard
     log_density, score = _evaluated(density, points.reshape(-1, dim))
     log_density = log_density.reshape(count, particles)
-    ones, largest = jnp.ones(count, dtype), log_density.max(1)
+    ones = jnp.ones(count, dtype)
     return Islands(
         points,
         log_density,
         score.reshape(points.shape),
         temperature=0 * ones,
-        offset=jnp.where(jnp.isfinite(largest), largest, 0.0),
-        log_growth=0 * ones,
+        log_evidence=0 * ones,
+        rounded_off=0 * ones,
         step_size=0.5 * ones,
         acceptance=ACCEPTANCE * ones,
         scale=scales,
@@ -259,19 +254,20 @@ def _next_temperature(
     temperature = jnp.where(
         increase >= 0.9999 * (1 - island.temperature), 1.0, island.temperature + increase
     )
-    log_weights = jnp.where(
-        jnp.isfinite(log_ratio), increase * (log_ratio - island.offset), -jnp.inf
-    )
+    finite = jnp.isfinite(log_ratio)
+    largest = jnp.max(log_ratio, initial=-jnp.inf, where=finite)
+    log_weights = jnp.where(finite, increase * (log_ratio - largest), -jnp.inf)
     rows = systematic(resampling_key, jax.nn.softmax(log_weights), len(log_weights))
-    mean_weight = logsumexp(log_weights) - math.log(len(log_weights))
+    growth = logsumexp(log_weights) - math.log(len(log_weights)) + increase * largest
+    log_evidence, rounded_off = _sum(island.log_evidence, growth + island.rounded_off)
     points = island.points[rows]
     resampled = Islands(
         points,
         island.log_density[rows],
         island.score[rows],
         temperature.astype(points.dtype),
-        island.offset,
-        island.log_growth + mean_weight,
+        log_evidence,
+        rounded_off,
         island.step_size,
         island.acceptance,
         island.scale,
@@ -279,6 +275,13 @@ def _next_temperature(
         island.gradients,
     )
     return _mixed(density, resampled, spread, move_key)
+
+
+def _sum(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
+    """a + b, and what rounding has taken from it (Møller 1965; Knuth 1969)."""
+    total = a + b
+    of_b = total - a
+    return total, (a - (total - of_b)) + (b - of_b)
 
 
 def _mixed(
@@ -369,8 +372,8 @@ def _move(
         jnp.where(accepted, log_density, island.log_density),
         jnp.where(accepted[:, None], score, island.score),
         island.temperature,
-        island.offset,
-        island.log_growth,
+        island.log_evidence,
+        island.rounded_off,
         island.step_size * jnp.exp(acceptance - ACCEPTANCE),
         acceptance,
         island.scale,

@@ -1,10 +1,11 @@
 """When training stops and when it begins again: rounds, the stopping rule, and attempts.
 
 Where its length is left to the library, training goes in rounds. Each has a schedule that decays to zero, so that it
-ends at rest. After a round the draws are compared with the posterior by importance weights: training stops when they
-fit, or when the ELBO no longer rises. If they do not fit and several modes were found, the generator has a rival: a
-mixture. If the draws then cannot be trusted, training begins anew from another key, with a generator that has been
-fitted to what was found. The best attempt is kept, and all are reported, as a check on several modes.
+ends at rest. After a round the draws are compared with the posterior by importance weights, and with what exploration
+found: training stops when they fit, or when the ELBO no longer rises. If they do not fit and several modes were found,
+or if they still miss a part of the posterior at the end, the generator has a rival: a mixture. If the draws then cannot
+be trusted, training begins anew from another key, with a generator that has been fitted to what was found. The best
+attempt is kept, and all are reported, as a check on several modes.
 """
 
 import dataclasses
@@ -29,14 +30,14 @@ from gpvi.diagnostics.missing_mass import (
     wide_gaussian_evidence,
 )
 from gpvi.diagnostics.verdict import EVEN_SHARE, RELIABLE_K_HAT
-from gpvi.diagnostics.witness import evidence_of
+from gpvi.diagnostics.witness import evidence_of, hear
 from gpvi.errors import DivergenceError, TrainingWarning, warn
 from gpvi.exploration.search import Exploration
-from gpvi.generators import AbstractGenerator
+from gpvi.generators import AbstractGenerator, Preconditioned
 from gpvi.methods import Method
 from gpvi.methods.base import State
 from gpvi.posterior.history import Training
-from gpvi.targets.density import Density
+from gpvi.targets.coordinates import Whitened
 from gpvi.targets.target import Target
 
 ATTEMPTS = 3
@@ -124,7 +125,7 @@ class Candidate(NamedTuple):
 
 
 Rival = Callable[["Judge"], Candidate | None]
-"""Trains a mixture where several modes were found, once, and has it judged; None where there is nothing to gain."""
+"""Trains a mixture, and has it judged; None where there is nothing to gain."""
 
 
 def _no_rival(judge: "Judge") -> None:
@@ -132,7 +133,7 @@ def _no_rival(judge: "Judge") -> None:
 
 
 def importance_of_draws(
-    density: Density, generator: AbstractGenerator, *, key: PRNGKeyArray
+    density: Whitened, generator: AbstractGenerator, *, key: PRNGKeyArray
 ) -> Importance:
     """Summarise the importance weights of new draws."""
     return importance(draw_weighted(density, generator, DEFAULT_DRAWS, key=key).log_ratios)[0]
@@ -147,16 +148,27 @@ class Judge:
 
     def __init__(
         self,
-        density: Density,
+        density: Whitened,
         references: Callable[[], Sequence[ReferenceEvidence | None]],
         rival: Rival = _no_rival,
+        explored: Callable[[], Exploration | None] = lambda: None,
         *,
         key: PRNGKeyArray,
     ):
-        self._density, self._references = density, references
-        self.rival = functools.cache(lambda: rival(self))
+        self._density, self._references, self._explored = density, references, explored
+        self._train_rival = functools.cache(lambda: rival(self))
         self._key, self._other_key = jax.random.split(key)
         self.last: Assessment | None = None
+
+    def rival(self, *, ended: bool = False) -> Candidate | None:
+        """Return a mixture, trained once: beside the first round if several modes were found.
+
+        At the end of an attempt, also where there is one mode of which the draws miss a part.
+        """
+        found = self._explored()
+        missed = ended and self.last is not None and bool(self.last.missing)
+        due = found is not None and (found.several or missed)
+        return self._train_rival() if due else None
 
     def looks_settled(self, state: State) -> bool:
         """Whether the weights of the draws are even, whatever the draws may miss."""
@@ -170,6 +182,11 @@ class Judge:
     def _assessed(self, state: State, key: PRNGKeyArray) -> Assessment:
         summary = importance_of_draws(self._density, state.learner.model, key=key)
         missing = missing_mass(summary, *self._references(), dtype=self._density.dtype)
+        found = self._explored()
+        if found is not None:
+            generator = Preconditioned(state.learner.model, self._density.affine)
+            unseen = hear(found, generator, summary, self._density.dtype).unseen
+            missing = max(missing or 0.0, unseen)
         return Assessment(summary, missing)
 
     def __call__(self, state: State, previous: Assessment | None) -> tuple[str | None, Assessment]:
@@ -189,7 +206,7 @@ class Judge:
 
 
 def fits_at_start(
-    density: Density,
+    density: Whitened,
     state: State,
     initial: InitialEvidence | None,
     explored: Callable[[], Exploration | None],
@@ -201,7 +218,8 @@ def fits_at_start(
     Only if its weights are as even as training could make them are other parts of the posterior looked for.
     """
     wide_key, judge_key = jax.random.split(key)
-    judge = Judge(density, _references(density, initial, explored, key=wide_key), key=judge_key)
+    references = _references(density, initial, explored, key=wide_key)
+    judge = Judge(density, references, explored=explored, key=judge_key)
     if not judge.looks_settled(state):
         return None
     reason, assessment = judge(state, None)
@@ -209,7 +227,7 @@ def fits_at_start(
 
 
 def _references(
-    density: Density,
+    density: Whitened,
     initial: InitialEvidence | None,
     explored: Callable[[], Exploration | None],
     *,
@@ -225,7 +243,7 @@ def _references(
 def best_attempt(
     method: Method,
     attempt: Callable[[int, Judge], tuple[State, Training]],
-    density: Density,
+    density: Whitened,
     initial: InitialEvidence | None,
     explored: Callable[[], Exploration | None],
     rival: Rival = _no_rival,
@@ -243,7 +261,7 @@ def best_attempt(
     reports: list[str] = []
     mixture: Candidate | None = None
     while len(attempts) < ATTEMPTS:
-        judge = Judge(density, references, rival, key=judge_key)
+        judge = Judge(density, references, rival, explored, key=judge_key)
         try:
             state, training = attempt(len(attempts), judge)
         except DivergenceError as error:
@@ -257,7 +275,7 @@ def best_attempt(
         assessment = judge.last if finished and judge.last is not None else judge.assess(state)
         attempts.append(Candidate(assessment, method, state, training))
         reports.append("; ".join([str(assessment), *training.notes]))
-        other = judge.rival() if finished and not assessment.settled else None
+        other = judge.rival(ended=True) if finished and not assessment.settled else None
         rival = _no_rival
         if other is not None:
             mixture = other

@@ -37,8 +37,8 @@ def learns_from_particles(method: Method) -> bool:
 def begun_at_particles(
     plan: Plan, density: Whitened, state: State, found: Exploration | None, *, key: PRNGKeyArray
 ) -> State:
-    """Return the state with a generator that has seen the particles, where exploration found several modes."""
-    if found is None or not found.several or not learns_from_particles(plan.method):
+    """Return the state with a generator that has seen the particles of exploration, if there was one."""
+    if found is None or not learns_from_particles(plan.method):
         return state
     model = shown_particles(state.learner.model, density, found, key=key)
     return state._replace(learner=Learner.start(model, plan.optimizer, density.dtype))

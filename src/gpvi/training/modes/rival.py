@@ -82,9 +82,8 @@ class Rivalry(NamedTuple):
         steps = len(fitted.elbo)
         optimizer = own.default_optimizer(steps)
         state = State(Learner.start(fitted.model, optimizer, self.density.dtype), None)
-        note = (
-            f"exploration found several modes, for which there are {mixture.components} components"
-        )
+        found = "several modes" if self.exploration.several else "one mode that is missed in part"
+        note = f"exploration found {found}, for which there are {mixture.components} components"
         if fitted.dropped:
             note += f"; {fitted.dropped} more were not needed"
         training = Training(
@@ -114,9 +113,9 @@ def mixture_for(
 ) -> Candidate | None:
     """Train a mixture in place of the method's generator.
 
-    None if that may not be replaced, if one mode is enough, or if the modes are too many to be listed.
+    None if that may not be replaced, if one component is enough, or if the modes are too many to be listed.
     """
-    if exploration is None or not exploration.several:
+    if exploration is None:
         return None
     if not learns_from_particles(method) or not _listed(exploration):
         return None

@@ -1,5 +1,7 @@
 """What is passed by mistake is refused in one line of this library's own, before anything is compiled."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import jaxtyping
@@ -35,7 +37,7 @@ def fit(target=TARGET, method="svgd", **options):
     return gpvi.fit(target, method, **({"key": 0, "steps": 2, "progress": False} | options))
 
 
-def simulate(key):
+def simulate(key) -> Any:
     return jnp.zeros(2), jnp.zeros(2)
 
 

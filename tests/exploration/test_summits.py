@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 import gpvi
-from gpvi.exploration.probes import _climbed, _distinct, _humps
+from gpvi.exploration.probes import (
+    _along_rays,
+    _climbed,
+    _distinct,
+    _humps,
+    summits_in_sight,
+)
 from gpvi.exploration.summits import _curvatures, look_around
 from gpvi.targets.coordinates import Affine, Whitened
 
@@ -25,9 +31,54 @@ def far_and_narrow(x):
 
 
 def test_a_ray_rises_only_where_another_summit_is():
-    assert not len(_humps(of(lambda x: -0.5 * x @ x, 3), jax.random.key(0))[0])
-    humps, _ = _humps(of(far_and_narrow, 2), jax.random.key(0))
-    assert len(humps)
+    _, alone = _along_rays(of(lambda x: -0.5 * x @ x, 3), jax.random.key(0))
+    assert not _humps(alone).any()
+    points, values = _along_rays(of(far_and_narrow, 2), jax.random.key(0))
+    near = np.linalg.norm(points[_humps(values)] - [30, 40], axis=1) < 10
+    assert len(near) and near.all()
+
+
+def test_rays_follow_the_coordinates_of_the_target():
+    """Another summit on an axis, or on the diagonal, where training has other coordinates."""
+    affine = Affine(
+        jnp.zeros(6), jnp.asarray(np.tril(np.full((6, 6), 0.3)) + np.eye(6), jnp.float32)
+    )
+    for place in (30 * jnp.eye(6)[2], jnp.full(6, 12.0)):
+
+        def log_density(x, place=place):
+            other = -0.5 * ((x - place) ** 2).sum()
+            return jnp.logaddexp(-0.5 * jnp.sqrt(1 + x @ x), other)
+
+        density = Whitened(gpvi.Target(log_density, dim=6), affine)
+        _, values = _along_rays(density, jax.random.key(0))
+        assert _humps(values).any()
+
+
+def test_points_climb_from_far_out_where_no_ray_rises():
+    """Thirty Gaussians in thirty dimensions: a ray enters the basin of another one on its way down."""
+    centres = jnp.concatenate(
+        [jnp.zeros((1, 30)), 40 * jax.random.normal(jax.random.key(0), (29, 30))]
+    )
+
+    def log_density(x):
+        return jax.nn.logsumexp(-0.5 * ((x - centres) ** 2).sum(1))
+
+    density = of(log_density, 30)
+    _, values = _along_rays(density, jax.random.key(1))
+    assert not _humps(values).any()
+    found = summits_in_sight(density, key=jax.random.key(1))
+    nearest = np.linalg.norm(found.centres[:, None] - np.asarray(centres), axis=2)
+    assert (nearest.min(1) < 0.1).all()
+    assert len(found.centres) >= 25
+    assert found.points.sum() <= found.gradients
+
+
+def test_a_large_share_around_summits_met_once_is_told():
+    around = look_around(of(far_and_narrow, 2), key=jax.random.key(0))
+    assert around is not None and not around.met_once.any()
+    assert around.share_met_once(0.0) == 0
+    once = around._replace(met_once=np.array([False, True]))
+    assert once.share_met_once(0.0) == pytest.approx(0.33, abs=0.08)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
@@ -37,7 +88,8 @@ def test_climbing_reaches_the_top_at_any_scale(scale):
     ends, heights = _climbed(density, jnp.array([[0.0, 0.0], [50.0, 3.0]]))
     np.testing.assert_allclose(ends, jnp.stack([top, top]), atol=0.05 * scale)
     np.testing.assert_allclose(heights, 0.0, atol=1e-2)
-    assert len(_distinct(density, np.asarray(ends, float), np.asarray(heights, float))) == 1
+    tops, counts = _distinct(density, np.asarray(ends, float), np.asarray(heights, float))
+    assert len(tops) == 1 and counts == [2]
 
 
 def test_the_mass_around_a_summit_and_islands_that_overlook_it():

@@ -10,7 +10,7 @@ import pytest
 
 import gpvi
 from gpvi.exploration.search import log_mean, wide_scale
-from gpvi.exploration.tempering import Summits, _log_wide, _wide_score, advance, begin, temper
+from gpvi.exploration.tempering import Summits, _log_wide, _sum, _wide_score, advance, begin, temper
 from gpvi.targets.coordinates import Affine, Whitened
 
 LOG_2PI = math.log(2 * math.pi)
@@ -115,3 +115,19 @@ def test_the_wide_end_is_as_wide_as_the_posterior(sd, least):
     narrow, widest = wide_scale(density, key=jax.random.key(0))
     assert least <= narrow <= 8 * least
     assert widest >= 1_024
+
+
+def test_sums_without_rounding():
+    """Where the first particles lie at −10⁹, a plain sum in float32 would be off by tens of nats."""
+    small = np.random.default_rng(0).normal(size=300)
+    terms = np.concatenate([np.full(300, -2.5e6), small, np.full(300, 2.5e6)]).astype(np.float32)
+
+    @jax.jit
+    def summed(terms):
+        def add(carry, term):
+            return _sum(carry[0], term + carry[1]), None
+
+        return jax.lax.scan(add, (jnp.float32(0), jnp.float32(0)), terms)[0]
+
+    assert sum(map(float, summed(terms))) == pytest.approx(terms.astype(float).sum(), abs=1e-2)
+    assert abs(np.cumsum(terms)[-1] - terms.astype(float).sum()) > 1

@@ -97,7 +97,7 @@ def test_mean_field_finds_the_inverse_of_the_diagonal_of_the_precision(gradient)
 
 def test_mean_field_stays_factorised_in_the_coordinates_that_fit_chooses():
     posterior = fitted(gpvi.MeanFieldVI(particles=128), 800, init="laplace")
-    assert posterior.affine.scale.shape == (3,)
+    assert posterior.affine.kind == "diagonal"
     _, covariance = gaussian_moments(posterior)
     np.testing.assert_allclose(np.diag(covariance), 1 / np.diag(PRECISION), rtol=0.02)
 

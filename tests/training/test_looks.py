@@ -2,22 +2,27 @@
 
 import os
 import signal
+import subprocess
+import sys
 import textwrap
 import warnings
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import gpvi
 from gpvi.errors import TrainingWarning
-from gpvi.generators import SplineFlow, Triangular
+from gpvi.generators import FullRank, SplineFlow, Triangular
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.training import fit as fitting
 from gpvi.training import stopping
-from gpvi.training.loop import AbandonedError
+from gpvi.training.loop import AbandonedError, Interrupts
+from gpvi.training.modes import rival
+from gpvi.training.modes.gaussians import of_gaussians
 
 SMALL = gpvi.GPVI(generator=Triangular(head=SplineFlow(2, 4, 5.0, 8)), particles=64)
 TARGET = gpvi.Target(lambda x: -0.5 * (x[0] ** 2 + ((x[1] - x[0] ** 2) / 0.3) ** 2), dim=2)
@@ -115,8 +120,7 @@ SCRIPT = textwrap.dedent("""
     import gpvi
     from gpvi.exploration import search
     from gpvi.training import refinement
-    from gpvi.training.mixtures import rival
-from gpvi.training.mixtures.gaussians import of_gaussians
+    from gpvi.training.modes import rival
 
     directory, place = sys.argv[1:]
     centres = jnp.array([[-6.0, 0.0], [6.0, 3.0]])

@@ -1,6 +1,7 @@
 """A mixture in place of a generator that misses modes: its Gaussians, its weights, and the fit that chooses it."""
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -127,7 +128,13 @@ def test_summits_become_gaussians_in_the_coordinates_of_training():
     turned = FACTOR @ np.array([[0.6, -0.8], [0.8, 0.6]])
     nothing = np.zeros((2, 1))
     around = Surroundings(
-        CENTRES, np.stack([FACTOR, turned]), np.zeros((2, 1, 2)), nothing, nothing, 0
+        CENTRES,
+        np.stack([FACTOR, turned]),
+        np.zeros((2, 1, 2)),
+        nothing,
+        nothing,
+        np.zeros(2, bool),
+        0,
     )
     found: Any = around_summits(around, density)
     for centre, location, factor in zip(CENTRES, found.location, found.scale, strict=True):
@@ -258,7 +265,16 @@ def test_one_mode_costs_nothing(quick, monkeypatch):
     target = gpvi.Target(lambda x: -0.25 * (x**4).sum(), dim=2)
     without = gpvi.fit(target, SMALL, key=0, progress=False)
 
-    one = dataclasses.replace(explored(), labels=np.zeros((8, 128), int))
+    rng = np.random.default_rng(0)
+    x = rng.choice([-1, 1], (8, 128, 2)) * (4 * rng.gamma(0.25, size=(8, 128, 2))) ** 0.25
+    log_z = 2 * np.log(2 * 4**0.25 * math.gamma(1.25))
+    one = dataclasses.replace(
+        explored(),
+        points=x,
+        log_density=-0.25 * (x**4).sum(2),
+        labels=np.zeros((8, 128), int),
+        island_log_evidence=log_z + explored().island_log_evidence,
+    )
     monkeypatch.setattr(fitting, "once_explored", lambda density, key: lambda: one)
     monkeypatch.setattr(rival, "alone", lambda *_, **__: pytest.fail("a mixture was tried"))
     posterior = gpvi.fit(target, SMALL, key=0, progress=False)

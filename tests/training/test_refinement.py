@@ -1,6 +1,7 @@
 """From a generator to Markov chains: exact on Gaussians, honest about what it did, refused where it cannot be right."""
 
 import functools
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -234,7 +235,7 @@ def test_a_mixture_of_generators_is_refined_to_the_right_shares():
     error = right.std() / np.sqrt(mcmc.effective_sample_size(right.reshape(8, -1, 1))[0])
     assert error < 0.03
     assert abs(right.mean() - 0.7) < 4.5 * error
-    found = refined.diagnose(key=KEY).agreement
+    found: Any = refined.diagnose(key=KEY).agreement
     assert abs(found.log_evidence - np.log(2 * np.pi)) < 4.5 * found.log_evidence_se
 
 

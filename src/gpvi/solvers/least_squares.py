@@ -60,14 +60,14 @@ class LeastSquares(Solver):
 
         Its residual is 0, as for any direct solver: what the surface cannot follow is left out, not solved wrongly.
         """
-        surface = _surface(generator)
+        surface, noise = _surface(generator)
         gramian = surface.weight.T @ surface.weight
 
         def inverted(z_head: Float[Array, " k"], v: Float[Array, "m k"]):
             slopes = jax.jacfwd(surface.trunk)(z_head)
             block = product(slopes.T, product(gramian, slopes))
             size = jnp.trace(block) / len(block)
-            ridge = jnp.maximum(surface.scale.value**2, self.floor * size)
+            ridge = jnp.maximum(noise**2, self.floor * size)
             u = solve_transposed(block + ridge * jnp.eye(len(block)), v)
             return product(u, slopes.T), (product(u, block) * u).sum(-1)  # ‖y‖² = uᵀ JᵀJ u
 
@@ -78,12 +78,12 @@ class LeastSquares(Solver):
         return InverseProduct(value, jnp.zeros((), value.dtype), stretch), state
 
 
-def _surface(part: AbstractGenerator) -> ResidualMap:
-    """Return the generator whose head this is, if it is Eq. 6 with a fixed λ."""
+def _surface(part: AbstractGenerator) -> tuple[ResidualMap, float]:
+    """Return the generator whose head this is, if it is Eq. 6 with a fixed λ, and λ."""
     whole = part.generator if isinstance(part, Head) else None
     if not isinstance(whole, ResidualMap) or not isinstance(whole.scale, FixedScale):
         raise NotAvailableError(
             "solver is 'least_squares', which inverts the Jacobian of g in x = g(z_head) + λz. Use it with "
             "generator=gpvi.generators.Residual(scale=…), learn_scale=False and kernel='head', or use solver='block'."
         )
-    return whole
+    return whole, whole.scale.value

@@ -56,7 +56,10 @@ class Archive:
 class Test(ABC):
     """A statement about figures."""
 
-    figures: tuple[Figure, ...]
+    @property
+    @abstractmethod
+    def figures(self) -> tuple[Figure, ...]:
+        """The figures that it is about."""
 
     @abstractmethod
     def __call__(self, *found: Summary) -> tuple[Verdict, str]:

@@ -84,15 +84,16 @@ def weighed(
 ) -> tuple[MixtureMap, int]:
     """Return the mixture with the best weights, without the components that are not needed, and the number of these.
 
-    The mean over the posterior is over weighted draws of the components; if their weights cannot be relied on, over
-    the islands' particles.
+    The mean over the posterior is over weighted draws of the components. If their weights cannot be relied on, the
+    islands' particles count for as much as they: particles may have met fewer modes.
     """
     drawn = weighted_draws(density, mixture, key=key)
     ratios, average = drawn.ratios, drawn.average
     if not drawn.k_hat <= RELIABLE_K_HAT:
         log_q = component_log_probs(mixture, jnp.asarray(cloud.points, density.dtype))
-        ratios = np.exp(np.asarray(log_q - log_q.max(1, keepdims=True), np.float64))
-        average = cloud.weights
+        at_particles = np.exp(np.asarray(log_q - log_q.max(1, keepdims=True), np.float64))
+        ratios = np.concatenate([ratios, at_particles])
+        average = 0.5 * np.concatenate([average, cloud.weights / cloud.weights.sum()])
     kept, weights = needed(ratios, average)
     arrays, static = eqx.partition(mixture, eqx.is_array)
     fewer = eqx.combine(jax.tree.map(lambda leaf: leaf[kept], arrays), static)

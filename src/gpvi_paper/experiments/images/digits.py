@@ -69,7 +69,7 @@ def entropy_recipes() -> dict[str, NetworkRecipe]:
             "particles": PARTICLES // several,
             "learning_rate": 1e-3,
         }
-        functional = shared | {"gradient": "functional"}
+        functional: dict[str, Any] = shared | {"gradient": "functional"}
         methods: dict[str, Method] = {"Amortized SVGD": gpvi.AmortizedSVGD(**shared)}
         if several == 1:
             methods |= {

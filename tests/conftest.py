@@ -123,6 +123,12 @@ def getkey():
     return lambda: jax.random.key(next(count))
 
 
+@pytest.fixture
+def unexplored(monkeypatch):
+    """Nothing is explored, for tests of something else: each log-density would compile programs of its own for it."""
+    monkeypatch.setattr("gpvi.exploration.search.explorable", lambda density: False)
+
+
 @pytest.fixture(scope="module")
 def x64():
     """Compute in float64 for a whole module: `pytestmark = pytest.mark.usefixtures("x64")`."""

@@ -11,6 +11,7 @@ import pytest
 
 import gpvi
 from gpvi import specs
+from selection import some_slow
 
 PAGE = Path(__file__).parents[1] / "docs" / "write-your-own.md"
 MODULE = "write_your_own"
@@ -49,7 +50,7 @@ def test_the_page_has_every_part():
     assert [f"A {kind}" for kind in kinds] == PARTS
 
 
-@pytest.mark.parametrize("heading", PARTS[:5])
+@pytest.mark.parametrize("heading", some_slow(PARTS[:5], fast=["A kernel"]))
 def test_parts_of_your_own_are_trained_diagnosed_saved_and_loaded(heading, run, monkeypatch):
     names, key = run(heading), jax.random.key(1)
     posterior, loaded = names["posterior"], names["loaded"]
@@ -68,7 +69,7 @@ def test_parts_of_your_own_are_trained_diagnosed_saved_and_loaded(heading, run, 
     assert given.method == posterior.method
 
 
-@pytest.mark.parametrize("heading", PARTS[5:])
+@pytest.mark.parametrize("heading", some_slow(PARTS[5:], fast=["A prior"]))
 def test_networks_with_parts_of_your_own_predict_and_are_loaded(heading, run):
     names, key = run(heading), jax.random.key(1)
     x = np.linspace(-1.5, 1.5, 7)[:, None]

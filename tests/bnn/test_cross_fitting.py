@@ -144,6 +144,7 @@ def test_a_bad_sharpness_is_named(passed, words):
         fit(*blobs(20), sharpness=passed)
 
 
+@pytest.mark.slow
 def test_the_classifier_has_the_sharpness_and_keeps_it():
     inputs, labels = blobs(60)
     model = bnn.BayesianMLPClassifier((10,), method=METHOD, steps=STEPS, members=2, random_state=0)

@@ -323,6 +323,7 @@ def test_an_error_of_another_kind_does_not_blame_the_dimension(file, tmp_path):
     assert "Correct the function" in result.stderr
 
 
+@pytest.mark.slow
 def test_do_not_trust_has_an_exit_code_of_its_own(file, tmp_path):
     """A factorised q cannot lie along a thin diagonal; what there is is written all the same."""
     words = (

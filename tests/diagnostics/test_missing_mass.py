@@ -77,6 +77,7 @@ def apart(x):
     return jnp.logaddexp(left, right)[0] - math.log(2)
 
 
+@pytest.mark.slow
 def test_the_start_remembers_modes_that_training_loses(tmp_path):
     """A wide Gaussian has too few draws in either mode; the paths of the start end in both."""
     target = gpvi.Target(apart, dim=1)
@@ -95,8 +96,8 @@ def test_the_start_remembers_modes_that_training_loses(tmp_path):
 
 
 def test_what_the_start_saw_is_not_held_against_another_target():
-    target = gpvi.Target(lambda x: -0.5 * (x**2).sum(), dim=50)
-    higher = gpvi.Target(lambda x: 3 - 0.5 * (x**2).sum(), dim=50)
+    target = gpvi.Target(lambda x: -0.5 * (x**2).sum(), dim=5)
+    higher = gpvi.Target(lambda x: 3 - 0.5 * (x**2).sum(), dim=5)
     method = gpvi.MeanFieldVI()
     posterior = gpvi.fit(target, method, key=jax.random.key(0), steps=100, progress=False)
     density = [Whitened(each, posterior.affine) for each in (target, higher)]

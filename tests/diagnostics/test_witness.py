@@ -8,6 +8,7 @@ import pytest
 
 import gpvi
 from gpvi.diagnostics.diagnosis import Diagnosis
+from selection import slow, some_slow
 
 
 def two_modes(x):
@@ -33,7 +34,7 @@ def judged(
 CHAINS = gpvi.NUTS(chains=4, draws=200, warmup=200)
 
 
-@pytest.mark.parametrize("init", ["auto", None])
+@pytest.mark.parametrize("init", some_slow(["auto", None], fast=["auto"]))
 def test_chains_that_lose_a_mode_are_not_good(init):
     """R̂ of chains that all start near one mode is 1.00."""
     found = judged(CHAINS, init=init)
@@ -41,7 +42,7 @@ def test_chains_that_lose_a_mode_are_not_good(init):
     assert found.explored is not None
 
 
-@pytest.mark.parametrize("method", [gpvi.FullRankVI(), gpvi.SVGD(particles=50)])
+@pytest.mark.parametrize("method", [slow(gpvi.FullRankVI()), gpvi.SVGD(particles=50)])
 def test_what_loses_a_mode_is_told_how_much(method):
     found = judged(method, init=None)
     assert found.verdict.level == "do not trust"
@@ -49,6 +50,7 @@ def test_what_loses_a_mode_is_told_how_much(method):
     assert "miss" in found.verdict.reason
 
 
+@pytest.mark.slow
 def test_a_neck_into_which_no_particle_follows_does_not_count_against_the_draws():
     """Exact draws of a funnel, by its own map: the islands fall short, and their health says so."""
     from gpvi.diagnostics.importance import Importance

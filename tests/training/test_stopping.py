@@ -108,6 +108,7 @@ def test_draws_that_fit_by_luck_are_trained_on(monkeypatch):
     assert why is not None and "the draws fit" in why
 
 
+@pytest.mark.usefixtures("unexplored")
 def test_a_round_judged_twice_is_compared_with_the_round_before(monkeypatch):
     """The first step after a round fails: the run goes back, and the same round ends, and is judged, once more."""
     monkeypatch.setattr(stopping, "importance_of_draws", lambda *_, **__: seen(-1.0))
@@ -138,6 +139,7 @@ def test_of_two_attempts_the_one_that_misses_nothing_is_better():
     assert "misses 20%" in str(Assessment(seen(-1.0), 0.2))
 
 
+@pytest.mark.usefixtures("unexplored")
 def test_what_cannot_be_trusted_is_tried_again_and_told(monkeypatch):
     """Weights that are never reliable: three attempts, the best kept, all of them in the notes."""
     at_start = [-10.0]
@@ -157,6 +159,7 @@ def test_what_cannot_be_trusted_is_tried_again_and_told(monkeypatch):
     assert posterior.training.steps == 6
 
 
+@pytest.mark.usefixtures("unexplored")
 def test_an_attempt_that_is_cut_short_does_not_replace_a_finished_one(monkeypatch):
     """Stopped in the second attempt, before its first round is over: the first stays the best, and both are told."""
     at_start = [-10.0]

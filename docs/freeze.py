@@ -51,10 +51,6 @@ def run(page: Path, folder: Path) -> list[str]:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    import gpvi.progress
-
-    for bar in ("RichMeter", "TextMeter"):  # a page shows no bars
-        setattr(gpvi.progress, bar, gpvi.progress.NullMeter)
     plt.rcdefaults()
     plt.rc("figure", dpi=100, autolayout=True)
     plt.rc("axes.spines", top=False, right=False)

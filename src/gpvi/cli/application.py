@@ -123,7 +123,7 @@ def console() -> "Console":
 
 
 def wrapped(text: str) -> str:
-    """Return text whose lines are broken between words where the screen ends; those of a table in one of its columns."""
+    """Return text whose lines are broken between words where the screen ends; those of a table in a column."""
     width = shutil.get_terminal_size().columns
     return "\n".join(_wrapped(line, width) for line in text.splitlines())
 

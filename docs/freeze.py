@@ -11,6 +11,7 @@ import json
 import re
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,8 @@ CODE = re.compile(
 )
 MOST_LINES = 40
 """Of output that a page keeps."""
+WIDTH = 88
+"""Columns at which lines of prose are wrapped; rows of tables, which have gaps, are not."""
 
 
 class Block(NamedTuple):
@@ -48,10 +51,6 @@ def run(page: Path, folder: Path) -> list[str]:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    import gpvi.progress
-
-    for bar in ("RichMeter", "TextMeter"):  # a page shows no bars
-        setattr(gpvi.progress, bar, gpvi.progress.NullMeter)
     plt.rcdefaults()
     plt.rc("figure", dpi=100, autolayout=True)
     plt.rc("axes.spines", top=False, right=False)
@@ -85,12 +84,22 @@ def save(figure: Any, path: Path) -> None:
         flat.save(path, "png", optimize=True)
 
 
+def wrapped(line: str) -> list[str]:
+    """A line of output as the page shows it."""
+    text = line.lstrip()
+    if "  " in text or len(line) <= WIDTH:
+        return [line]
+    margin = line[: len(line) - len(text)]
+    return textwrap.wrap(line, WIDTH, subsequent_indent=margin, break_on_hyphens=False)
+
+
 def frozen(text: str, printed: list[str]) -> str:
     """The page with what its blocks printed."""
     outputs = iter(printed)
 
     def replaced(match: re.Match[str]) -> str:
-        lines = [line.rstrip() for line in next(outputs).rstrip().splitlines()]
+        printed = next(outputs).rstrip().splitlines()
+        lines = [line for long in printed for line in wrapped(long.rstrip())]
         if len(lines) > MOST_LINES:
             lines = [*lines[:MOST_LINES], "…"]
         body = "\n".join(lines)

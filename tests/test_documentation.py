@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from markdown.extensions.toc import slugify, unique
 
 ROOT = Path(__file__).parents[1]
 BESIDE = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
@@ -84,6 +85,22 @@ def headings(page: Path) -> list[str]:
     """The lines of a page that are headings, in order; those within code are none."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     return re.findall(r"^#+ .*$", text, re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """What links to a page may name, as the site spells it."""
+    seen: set[str] = set()
+    for line in headings(page):
+        words = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", line.lstrip("# "))
+        unique(slugify(words, "-"), seen)
+    return seen
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_headings_that_are_linked_to_exist(page):
+    links = re.findall(r"\]\(([^)#:\s]*)#([^)]+)\)", page.read_text())
+    leads = {(page.parent / path if path else page, anchor) for path, anchor in links}
+    assert not [x for x in leads if x[0].suffix == ".md" and x[1] not in anchors(x[0])]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)

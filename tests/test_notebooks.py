@@ -13,6 +13,7 @@ from gpvi import Target, _html
 from gpvi.diagnostics.diagnosis import Diagnosis
 from gpvi.diagnostics.verdict import Level, Verdict
 from gpvi.evaluation.comparison import Comparison, Row
+from gpvi.exploration.modes import Mode, Modes
 from gpvi.posterior.history import Training
 from gpvi.posterior.posterior import Posterior
 from gpvi.posterior.summary import summarise
@@ -79,6 +80,9 @@ def results():
     network = gpvi.bnn.mlp((1, 1), "tanh")
     of_network = gaussian(Target(lambda x: -0.5 * x @ x, dim=network.size, dtype="float64"))
     return {
+        "modes": Modes(
+            Mode(1 / 8, 0.01, np.zeros(2), np.ones(2), -1.5, 8, HOSTILE) for _ in range(8)
+        ),
         "verdict": verdict(),
         "diagnosis": diagnosis,
         "diagnosis of chains": dataclasses.replace(
@@ -124,6 +128,13 @@ def test_representations_are_short_and_hold_no_array(name):
     assert "array" not in shown
     assert "\n" not in shown
     assert len(shown) < 160
+
+
+def test_a_target_says_what_it_is_and_no_more():
+    assert repr(posterior().target) == "<Target in 2 dimensions, float64>"
+    data = np.zeros((20, 3))
+    of_data = Target(log_likelihood=lambda w, x: -((x @ w) ** 2), data=data, dim=3)
+    assert repr(of_data) == "<Target in 3 dimensions, float32, 20 data>"
 
 
 @pytest.mark.parametrize("level", [*get_args(Level), "some level of tomorrow"])

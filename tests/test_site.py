@@ -133,6 +133,13 @@ def test_freezing_replaces_old_output():
     assert freeze.frozen(new, [""]) == "a\n\n```python\nprint(1)\n```\n\n![two words](x.png)\n\nb\n"
 
 
+def test_prose_is_wrapped_and_rows_of_tables_are_not():
+    row = "k̂   0.5   " + "word " * 30
+    assert freeze.wrapped(row) == [row]
+    lines = freeze.wrapped("word " * 30)
+    assert len(lines) == 2 and " ".join(lines).split() == ["word"] * 30
+
+
 class Page(HTMLParser):
     """What a page of the site asks for, links to and names."""
 

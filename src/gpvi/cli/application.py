@@ -123,14 +123,14 @@ def console() -> "Console":
 
 
 def wrapped(text: str) -> str:
-    """Return text whose lines are broken between words where the screen ends; those of a table in its last column."""
+    """Return text whose lines are broken between words where the screen ends; those of a table in a column."""
     width = shutil.get_terminal_size().columns
     return "\n".join(_wrapped(line, width) for line in text.splitlines())
 
 
 def _wrapped(line: str, width: int) -> str:
-    last = [match.end() for match in re.finditer(r"\S {2,}(?=\S)", line)]
-    indent = " " * (last[-1] if last and last[-1] <= width // 2 else 0)
+    columns = [match.end() for match in re.finditer(r"\S {2,}(?=\S)", line)]
+    indent = " " * max((column for column in columns if column <= 0.6 * width), default=0)
     return textwrap.fill(
         line,
         max(width, 20),

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from gpvi._html import table
 from gpvi.targets.density import Density, at_once
 
 NEIGHBOURS = 6
@@ -22,6 +23,8 @@ DEPTH = 1.0
 """Nats: a deeper dip separates."""
 SMALLEST = 0.005
 """Groups with a smaller share of the particles are not modes of their own."""
+SHOWN = 5
+"""Modes whose shares a prompt shows."""
 
 
 class Mode(NamedTuple):
@@ -51,15 +54,33 @@ class Mode(NamedTuple):
 
 
 class Modes(tuple[Mode, ...]):
-    """The modes that were found, the largest share first; printed, a table."""
+    """The modes that were found, the largest share first; printed, and in a notebook, a table."""
 
     def __str__(self) -> str:
         lines = ["mode  share           islands  log p at the peak"]
-        for number, mode in enumerate(self):
-            share = f"{mode.share:.3f} ± {mode.share_se:.3f}"
-            line = f"{number:<4}  {share:<14}  {mode.islands:<7}  {mode.log_density:.6g}"
-            lines.append(f"{line}   {mode.image}".rstrip())
+        for number, share, islands, peak, image in self._rows():
+            lines.append(f"{number:<4}  {share:<14}  {islands:<7}  {peak}   {image}".rstrip())
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        shares = [f"{mode.share:.3f}" for mode in self[:SHOWN]]
+        more = [f"{len(self) - SHOWN} more"] * (len(self) > SHOWN)
+        return f"<Modes with shares {', '.join(shares + more)}>"
+
+    def _repr_html_(self) -> str:
+        return table(self._rows(), ("mode", "share", "islands", "log p at the peak", ""), {0, 4})
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [
+            (
+                str(number),
+                f"{mode.share:.3f} ± {mode.share_se:.3f}",
+                str(mode.islands),
+                f"{mode.log_density:.6g}",
+                mode.image,
+            )
+            for number, mode in enumerate(self)
+        ]
 
 
 def labelled(density: Density, points: Float[np.ndarray, "n d"]) -> Int[np.ndarray, " n"]:

@@ -385,6 +385,10 @@ class Target(eqx.Module):
         fixed = {"initial": start, "names": unknowns.names, "temperature": temperature}
         return cls(**functions, **fixed, **options, model=unknowns)
 
+    def __repr__(self) -> str:
+        data = "" if self.size is None else f", {self.size:,} data"
+        return f"<Target in {self.dim:,} dimensions, {self.dtype}{data}>"
+
     def debug(self, *, key: PRNGKeyArray | int = 0) -> Preflight:
         """Evaluate the log-density around the start and far away, and report what would make training fail.
 

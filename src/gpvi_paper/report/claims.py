@@ -24,7 +24,7 @@ def claims_html(judged: Sequence[Judged]) -> str:
         "<section id='claims'><h2>The paper’s claims</h2>"
         f"<p>{len(judged)} claims: {said}. The published recipes decide, paper before authors, and both figures of a "
         "comparison come from the same one. earlier and best are shown beside and decide nothing.</p>"
-        f"{_table(stated)}{folded('Printed figures', _table(printed))}</section>"
+        f"{folded('Statements', _table(stated))}{folded('Printed figures', _table(printed))}</section>"
     )
 
 

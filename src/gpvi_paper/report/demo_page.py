@@ -31,8 +31,8 @@ def render(shown: Sequence[Shown]) -> str:
     sections = [_section(case, list(group)) for case, group in groups]
     head = (
         "<header><p class='kicker'>gpvi</p><h1>A sampler, and whether to trust it</h1>"
-        "<p>Each density below was given to <code>gpvi.fit(target, key=key)</code> with nothing else chosen. It "
-        "returned a generator of draws, and its diagnosis the verdict under each picture.</p></header>"
+        "<p>Each density below was given to <code>gpvi.fit(target, key=key)</code> with nothing else chosen. "
+        "Its draws are shown with the verdict of their diagnosis.</p></header>"
     )
     tail = (
         "<footer><h2>Next</h2><p>Your own density: <code>gpvi fit FILE.py:log_density --dim 2</code>. The paper’s "
@@ -80,9 +80,7 @@ def _errors(fit: Shown) -> str:
     if fit.case.exact is None:
         return ""
     mean, spread = demonstration.largest_error(demonstration.moments(fit.draws), fit.case.exact)
-    return (
-        f"<br>against the exact values a mean is off by {mean:.2f} sd, an sd by {abs(spread):.0%}"
-    )
+    return f"<br>largest errors: of a mean {mean:.2f} sd, of an sd {abs(spread):.0%}"
 
 
 def _remark(fits: Sequence[Shown]) -> str:

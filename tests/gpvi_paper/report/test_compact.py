@@ -51,6 +51,19 @@ def test_curves_are_left_as_they_are():
     assert canvas.compact(path) == "M1.23 0C2 0 3.56 1 3 2z"
 
 
+def test_round_markers_are_circles_and_groups_that_say_nothing_are_gone():
+    sizes = [10.0, 90.0, 40.0]
+    with canvas.figure(2.0, 2.0) as (figure, axes):
+        axes.scatter([0, 1, 2], [0, 1, 2], s=sizes, marker="o", linewidths=0)
+        axes.scatter([0, 1, 2], [2, 1, 0], s=sizes, marker="^", linewidths=0)
+        text = canvas.svg(figure)
+    radii = [float(r) for r in re.findall(r'<circle cx="[\d.]+" cy="[\d.]+" r="([\d.]+)"', text)]
+    np.testing.assert_allclose(radii, np.sqrt(sizes) / 2, atol=0.02)
+    assert text.count("<path d=") >= 3, "triangles are none"
+    assert "<g>" not in text and text.count("<g ") == text.count("</g>")
+    assert canvas.rounded("M0 0C1 0 2 1 3 2z") == ""
+
+
 def pixels(image):
     with Image.open(io.BytesIO(image)) as picture:
         return np.asarray(picture.convert("RGBA")).astype(int)

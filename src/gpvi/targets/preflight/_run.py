@@ -103,5 +103,5 @@ def preflight(
     findings += checks.flat_direction(near_slopes, scale, names)
     findings += checks.flipped_sign(float(value), lines) or checks.tails(far, names)
     findings += resolution(float(value), scale, dtype, names)
-    findings += checks.differences(pair, gradient, move)
+    findings += checks.differences(float(value), pair, gradient, move)
     return dataclasses.replace(report, findings=tuple(findings), scale=scale)

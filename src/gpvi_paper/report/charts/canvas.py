@@ -28,6 +28,8 @@ SHORT = 1e-12
 """The square of a length that counts as none."""
 UNSEEN = 0.15
 """Points of a line nearer than this to it, in points of a 72nd of an inch, are left out."""
+BARE = re.compile(r"<g>((?:[^<]|<(?!/?g\b))*)</g>")
+"""A group of SVG without attributes, and without groups in it."""
 _STYLE = {
     "font.family": "sans-serif",
     "font.size": 9,
@@ -171,7 +173,28 @@ def svg(figure: "Figure") -> str:
     text = re.sub(r' d="([^"]*)"', lambda found: f' d="{compact(found[1])}"', text)
     text = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d\d)\d+", r"\1", tag[0]), text)
     text = re.sub(r">\s+<", "><", text).replace(" xlink:href=", " href=")
-    return text.replace(INK, "currentColor")
+    text = re.sub(r'<path d="([^"]*)"', lambda found: rounded(found[1]) or found[0], text)
+    return ungrouped(text).replace(INK, "currentColor")
+
+
+def ungrouped(text: str) -> str:
+    """Return SVG without groups that have no attributes, from the innermost outwards."""
+    while (fewer := BARE.sub(r"\1", text)) != text:
+        text = fewer
+    return text
+
+
+def rounded(path: str) -> str:
+    """Return the beginning of a circle for a path that Matplotlib draws as one, of eight curves; "" for any other."""
+    if re.sub(r"[^A-Za-z]", "", path) != "MCCCCCCCCz":
+        return ""
+    ends = np.array(re.findall(r"-?[\d.]+", path), float).reshape(-1, 2)[::3]
+    centre = (ends.min(0) + ends.max(0)) / 2
+    radii = np.hypot(*(ends - centre).T)
+    if np.ptp(radii) > UNSEEN:
+        return ""
+    x, y = centre
+    return f'<circle cx="{x:.2f}" cy="{y:.2f}" r="{radii.mean():.2f}"'
 
 
 def compact(path: str) -> str:

@@ -99,7 +99,7 @@ MISUSES = {
     "dtype of a model": (lambda p, v: gpvi.Target.from_numpyro(simulate, dtype=v), NO_NUMBERS),
     "initial": (lambda p, v: gpvi.Target(simulate, dim=2, initial=v),
                 [*NO_NUMBERS, [LONG, 1], [1e300, 1.0], [1j, 2], lambda: 1, simulate]),
-    "names": (lambda p, v: gpvi.Target(simulate, dim=2, names=v), NO_NUMBERS),
+    "names": (lambda p, v: gpvi.Target(simulate, dim=2, names=v), [*NO_NUMBERS, ["a", "\ud800"]]),
     "a function of names": (lambda p, v: gpvi.Target(simulate, dim=2, names=lambda: v).names,
                             [None, *NO_NUMBERS, ["a"], ["a", "a"]]),
     "log_density": (lambda p, v: gpvi.Target(v, dim=2), [None, *NO_NUMBERS]),

@@ -113,8 +113,9 @@ def check_replaceable(path: str | os.PathLike[str]) -> None:
             if os.fstat(file.fileno()).st_size > 0:
                 _recognise(_safetensors.read_header(file))
     except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
         raise StorageError(
-            f"{target} is not replaced, because it is not clearly a save of gpvi: {error}. "
+            f"{target} is not replaced, because it is not clearly a save of gpvi: {why}. "
             "Save elsewhere, or remove it yourself."
         ) from error
 

@@ -110,6 +110,12 @@ def checked_names(names: Any, dim: int) -> tuple[str, ...]:
         raise InputError(
             f"names is {brief(names)}; give a list of strings, one for each coordinate."
         )
+    try:
+        "".join(checked).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"names holds {error.object[error.start]!r}, which no file can hold. Leave it out."
+        ) from error
     if len(checked) != dim:
         raise InputError(f"{len(checked)} names for dim={dim}: give one name for each coordinate.")
     if len(set(checked)) < dim:

@@ -41,8 +41,30 @@ def simulate(key) -> Any:
     return jnp.zeros(2), jnp.zeros(2)
 
 
-NO_PATHS = ["\0", "~nobody-at-all/x", None, 3, b"x", "", "x" * 5_000, 1.5, [], object()]
-NO_NUMBERS = ["a", -1, 0, 1.5, [1], np.zeros(3), object(), np.nan, np.inf]
+class Unprintable:
+    """Something of a user's that fails when it is shown."""
+
+    def __repr__(self):
+        raise RuntimeError("not yet")
+
+
+LONG = 10**5_000
+"""It has more digits than Python prints."""
+NO_PATHS = [
+    "\0",
+    "\ud800",
+    "~nobody-at-all/x",
+    None,
+    3,
+    b"x",
+    "",
+    "x" * 5_000,
+    1.5,
+    [],
+    object(),
+    Unprintable(),
+]
+NO_NUMBERS = ["a", -1, 0, 1.5, [1], np.zeros(3), object(), np.nan, np.inf, Unprintable(), -LONG]
 NOTHING = ["a", -1, 1.5, object(), np.nan]
 
 MISUSES = {
@@ -59,7 +81,7 @@ MISUSES = {
     "number of draws to weigh": (lambda p, v: p.diagnose(draws=v), [*NO_NUMBERS, 99, 10**30]),
     "points": (lambda p, v: p.log_prob(v), ["a", None, object(), 3.0, np.zeros(3), [[1, 2], [3]]]),
     "target of a posterior": (lambda p, v: p.with_target(v), [None, 3, "a", lambda x: x]),
-    "steps": (lambda p, v: fit(steps=v), NO_NUMBERS),
+    "steps": (lambda p, v: fit(steps=v), [*NO_NUMBERS, 10**30, LONG]),
     "batch_size": (lambda p, v: fit(batch_size=v), [1, *NO_NUMBERS]),
     "mesh": (lambda p, v: fit(mesh=v), NO_NUMBERS),
     "every": (lambda p, v: fit(checkpoint="x", every=v), NO_NUMBERS),
@@ -70,13 +92,16 @@ MISUSES = {
     "method": (lambda p, v: fit(method=v), [*NO_NUMBERS, gpvi.SVGD]),
     "exact": (lambda p, v: fit(exact=v), NO_NUMBERS),
     "target": (lambda p, v: fit(target=v), [None, *NO_NUMBERS]),
-    "dim": (lambda p, v: gpvi.Target(TARGET.log_density, dim=v), [None, *NO_NUMBERS, 10**30]),
+    "dim": (lambda p, v: gpvi.Target(TARGET.log_density, dim=v), [None, *NO_NUMBERS, 10**30, LONG]),
     "temperature": (lambda p, v: gpvi.Target(simulate, dim=2, temperature=v),
                     ["a", -1, 0, [1], None, np.zeros(3), object(), np.nan, np.inf, 10**400]),
     "dtype": (lambda p, v: gpvi.Target(simulate, dim=2, dtype=v), [*NO_NUMBERS, "float16"]),
     "dtype of a model": (lambda p, v: gpvi.Target.from_numpyro(simulate, dtype=v), NO_NUMBERS),
-    "initial": (lambda p, v: gpvi.Target(simulate, dim=2, initial=v), NO_NUMBERS),
-    "names": (lambda p, v: gpvi.Target(simulate, dim=2, names=v), NO_NUMBERS),
+    "initial": (lambda p, v: gpvi.Target(simulate, dim=2, initial=v),
+                [*NO_NUMBERS, [LONG, 1], [1e300, 1.0], [1j, 2], lambda: 1, simulate]),
+    "names": (lambda p, v: gpvi.Target(simulate, dim=2, names=v), [*NO_NUMBERS, ["a", "\ud800"]]),
+    "a function of names": (lambda p, v: gpvi.Target(simulate, dim=2, names=lambda: v).names,
+                            [None, *NO_NUMBERS, ["a"], ["a", "a"]]),
     "log_density": (lambda p, v: gpvi.Target(v, dim=2), [None, *NO_NUMBERS]),
     "log_likelihood": (lambda p, v: gpvi.Target(log_likelihood=v, data=X, dim=2), NO_NUMBERS),
     "data": (lambda p, v: gpvi.Target(log_likelihood=simulate, data=v, dim=2),
@@ -96,8 +121,8 @@ MISUSES = {
     "prior": (lambda p, v: bnn.fit(NETWORK, "gaussian", X, Y, key=0, prior=v), [None, *NO_NUMBERS]),
     "members": (lambda p, v: bnn.fit(NETWORK, "gaussian", X, Y, key=0, members=v),
                 [None, *NO_NUMBERS]),
-    "particles": (lambda p, v: gpvi.SVGD(particles=v), [None, *NO_NUMBERS]),
-    "chains": (lambda p, v: gpvi.HMC(chains=v), [None, *NO_NUMBERS]),
+    "particles": (lambda p, v: gpvi.SVGD(particles=v), [None, *NO_NUMBERS, 10**30, LONG]),
+    "chains": (lambda p, v: gpvi.HMC(chains=v), [None, *NO_NUMBERS, 10**30, LONG]),
     "generator": (lambda p, v: gpvi.GPVI(generator=v), [None, *NO_NUMBERS]),
     "learning rate": (lambda p, v: gpvi.GPVI(learning_rate=v),
                       ["a", -1, 0, [1], np.nan, np.inf, 10**400]),

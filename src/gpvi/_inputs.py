@@ -45,9 +45,11 @@ def as_numbers(value: Any, name: str) -> np.ndarray:
     array = as_array(value, name)
     if array.dtype.kind in "biuf" or jnp.issubdtype(array.dtype, jnp.floating):
         return array
+    if array.dtype.kind == "c":
+        raise InputError(f"{name} holds complex numbers; pass real ones.")
     try:
         return array.astype(np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name} cannot be read as numbers: {error}.") from error
 
 

@@ -50,7 +50,11 @@ def brief(value: object) -> str:
     str
         Its representation, shortened.
     """
-    return f"{' '.join(repr(value).split()):.80}"
+    try:
+        shown = repr(value)
+    except Exception:  # of the user's class, or of an integer with more digits than Python prints
+        shown = f"<{type(value).__name__}>"
+    return f"{' '.join(shown.split()):.80}"
 
 
 class UnknownOptionError(InputError, TypeError):
@@ -75,9 +79,12 @@ class UnknownOptionError(InputError, TypeError):
 
     def __init__(self, kind: str, value: object, valid: Iterable[str]):
         names = sorted(valid)
-        near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
+        given = value[:80] if isinstance(value, str) else ""
+        near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
         hint = f"Did you mean {near[0]!r}? " if near else ""
-        super().__init__(f"unknown {kind} {value!r}. {hint}Valid: {', '.join(names) or 'none'}.")
+        super().__init__(
+            f"unknown {kind} {brief(value)}. {hint}Valid: {', '.join(names) or 'none'}."
+        )
 
 
 class OtherRunError(InputError):

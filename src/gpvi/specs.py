@@ -23,6 +23,8 @@ from gpvi.errors import InputError, NotAvailableError, StorageError, UnknownOpti
 
 SEEDS = 2**32
 """Seeds are integers below this number. JAX would reduce larger ones modulo it."""
+MOST = 2**31 - 1
+"""The largest size and number of steps: they are counted in 32 bits."""
 Spec = TypeVar("Spec")
 _registry: dict[str, type] = {}
 
@@ -151,7 +153,7 @@ def resolve(
         )
         example = type(next(iter(shorthands.values()))()).__name__
         raise InputError(
-            f"{kind} is {value!r}; pass {names}, or a configured object such as {example}()."
+            f"{kind} is {brief(value)}; pass {names}, or a configured object such as {example}()."
             + _advice(value, of)
         )
     return value
@@ -173,7 +175,9 @@ def require_instance(name: str, value: Any, of: type | UnionType) -> None:
             for each, cls in _registry.items()
             if _in_library(cls) and issubclass(cls, of)
         )
-        raise InputError(f"{name} is {value!r}; it must be an object: {types}.{_advice(value, of)}")
+        raise InputError(
+            f"{name} is {brief(value)}; it must be an object: {types}.{_advice(value, of)}"
+        )
 
 
 def require_choice(value: Any, valid: tuple[str, ...], kind: str) -> None:
@@ -206,20 +210,20 @@ def require_positive(name: str, value: Any, remedy: str) -> None:
 def require_between(name: str, value: Any, low: int, high: int) -> None:
     """Refuse anything but a number strictly between two others."""
     if not is_number(value) or not low < value < high:
-        raise InputError(f"{name} is {value!r}; it must be a number between {low} and {high}.")
+        raise InputError(f"{name} is {brief(value)}; it must be a number between {low} and {high}.")
 
 
 def require_flag(name: str, value: Any) -> None:
     """Refuse anything but True or False, such as "no", which is truthy."""
     if not isinstance(value, bool | np.bool):
-        raise InputError(f"{name} is {value!r}; it must be True or False.")
+        raise InputError(f"{name} is {brief(value)}; it must be True or False.")
 
 
 def as_key(key: Any) -> PRNGKeyArray:
     """Return a single JAX key as it is, and a whole number as the key of this seed."""
     if is_whole(key):
         if not 0 <= key < SEEDS:
-            raise InputError(f"key is {key}; as a seed it must be from 0 to {SEEDS - 1:,}.")
+            raise InputError(f"key is {brief(key)}; as a seed it must be from 0 to {SEEDS - 1:,}.")
         return jax.random.key(int(key))
     is_array = isinstance(key, jax.Array)
     typed = is_array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0
@@ -234,7 +238,9 @@ def as_key(key: Any) -> PRNGKeyArray:
 def require_count(name: str, value: Any, remedy: str, *, least: int = 1) -> None:
     """Refuse anything but an integer ≥ 1, or ≥ `least`."""
     if not is_whole(value) or value < least:
-        raise InputError(f"{name} is {value!r}; it must be a whole number ≥ {least}. {remedy}")
+        raise InputError(f"{name} is {brief(value)}; it must be a whole number ≥ {least}. {remedy}")
+    if value > MOST:
+        raise InputError(f"{name} is {brief(value)}; it may be {MOST:,} at most. {remedy}")
 
 
 def to_json(value: Any) -> Any:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 
-from gpvi.errors import InputError, NotAvailableError
+from gpvi.errors import InputError, NotAvailableError, brief
 from gpvi.specs import is_number, is_whole, require_count, resolve, spec
 
 Shape = int | tuple[int, ...]
@@ -426,7 +426,7 @@ class Supports:
         """
         if not isinstance(supports, Mapping) or not supports:
             raise InputError(
-                f"supports is {supports!r}; give the support of each unknown by its name, such as "
+                f"supports is {brief(supports)}; give the support of each unknown by its name, such as "
                 "{'mean': 'real', 'sd': 'positive'}."
             )
         for name in supports:

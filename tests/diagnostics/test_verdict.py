@@ -160,6 +160,7 @@ def slow(x):
         (lambda x: -50 * (x[0] + x[1]) ** 2, _along_a_ridge, -1, 0.1),
         (half_flat, jax.random.normal, -1, 1.0),
         (slow, jax.random.normal, -1, verdict.LEAST_FALL),
+        (lambda x: jnp.where(x[0] > 0, -0.5 * (x**2).sum(), -jnp.inf), jax.random.normal, 15, 1e9),
     ],
 )
 def test_what_has_no_integral_does_not_fall(log_density, draw, least, most):

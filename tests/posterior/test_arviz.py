@@ -189,3 +189,9 @@ def test_without_arviz(monkeypatch, getkey):
     monkeypatch.setitem(sys.modules, "arviz", None)
     with pytest.raises(NotAvailableError, match=r"pip install 'gpvi\[arviz\]'"):
         gaussian(target()).to_arviz(key=getkey())
+
+
+def test_a_variable_with_the_name_of_an_axis_is_refused(getkey):
+    of = Target(lambda x: -0.5 * x @ x, dim=2, names=["chain", "speed"])
+    with pytest.raises(InputError, match=r"'chain' is the name of an unknown.* rename yours"):
+        particles(np.zeros((4, 2)), of).to_arviz(key=getkey())

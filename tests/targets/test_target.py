@@ -108,6 +108,9 @@ def test_dimension_and_names():
     assert (target.dim, target.names) == (3, ("x[0]", "x[1]", "x[2]"))
     np.testing.assert_array_equal(target.initial, [1, 2, 3])
     assert Target(log_prior, dim=2, names=["a", "b"]).names == ("a", "b")
+    assert Target(log_prior, dim=2, names=lambda: ["a", "b"]).names == ("a", "b")
+    of_numpy = Target(log_prior, dim=2, names=list(np.array(["a", "b"]))).names
+    assert [type(name) for name in of_numpy] == [str, str]
 
 
 @pytest.mark.parametrize(
@@ -168,13 +171,40 @@ def test_bad_data_are_refused(data, message):
         Target(log_likelihood=log_likelihood, data=data, dim=2)
 
 
+def called_back(x):
+    """The density of another program, without a gradient."""
+    return jax.pure_callback(
+        lambda x: -0.5 * x @ x, jax.ShapeDtypeStruct((), x.dtype), x, vmap_method="sequential"
+    )
+
+
+@jax.custom_jvp
+def called_back_once(x):
+    """One with a gradient, at one point after the other."""
+    return jax.pure_callback(lambda x: -0.5 * x @ x, jax.ShapeDtypeStruct((), x.dtype), x)
+
+
+called_back_once.defjvp(lambda x, dx: (called_back_once(*x), -x[0] @ dx[0]))
+
+
+def halved(x):
+    """A loop whose length depends on x."""
+    return -jax.lax.while_loop(lambda y: y > 1, lambda y: y / 2, x @ x)
+
+
 @pytest.mark.parametrize(
     ("log_density", "message"),
     [
         (lambda x: -(x @ jnp.ones(3)), r"fails on a vector of shape \(2,\).*Check dim=2"),
         (lambda x: -(x**2), r"returns \(2,\) at one point; it must return a scalar"),
         (lambda x: -(x @ x)[None], r"returns \(1,\) at one point"),
-        (lambda x: (x @ x, x), "must return a scalar"),
+        (lambda x: (x @ x, x), "returns a tuple at one point; it must return a scalar"),
+        (lambda x: {"a": x @ x}, "returns a dict at one point"),
+        (lambda x: None, "returns None at one point"),
+        (lambda x: -(x @ x) + 0j, "dtype complex.*must return a float"),
+        (called_back, "JAX cannot differentiate.*JVP.*needs jax.custom_jvp and vmap_method="),
+        (called_back_once, "JAX cannot differentiate.*needs jax.custom_jvp and vmap_method="),
+        (halved, "JAX cannot differentiate.*while_loop.*needs jax.lax.scan"),
         (lambda x: (x @ x).astype(int), "dtype int.*must return a float"),
         (lambda x: jnp.log(x[0]), r"is -inf at the starting point \[0. 0.\].*Pass initial="),
         (lambda x: jnp.sqrt(x[0] - 1), "is nan at the starting point"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import warnings
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 
 import gpvi
 from gpvi.diagnostics.importance import draw_weighted, importance
-from gpvi.errors import InputError
+from gpvi.errors import DivergenceError, InputError, TrainingWarning
 from gpvi.exploration.search import Exploration
 from gpvi.exploration.summits import Surroundings
 from gpvi.generators import FullRank, Mixture, SplineFlow, Triangular
@@ -257,6 +258,19 @@ def test_components_with_tails_fit_heavy_modes():
     assert tailed is not None and fits(gaussian).k_hat > 0.7 > fits(tailed).k_hat
     assert fits(tailed).effective_share > 0.9
     assert fits(tailed).log_evidence == pytest.approx(log_z, abs=0.05)
+
+
+def test_components_that_cannot_be_trained_are_left_out(monkeypatch):
+    def diverging(*_, **options):
+        warnings.warn("no step was finite", TrainingWarning, stacklevel=1)
+        raise DivergenceError("no step was finite")
+
+    monkeypatch.setattr(rival, "compile_chunk", lambda *_: None)
+    monkeypatch.setattr(rival, "train", diverging)
+    affines = stacked_affines(CENTRES, np.stack([FACTOR, FACTOR]), "float32")
+    own = rivalry(two_modes, explored())
+    fitted = rival.Fitted(FullRank(), of_gaussians(affines), np.zeros(1), 0, 0)
+    assert enriched(own, fitted, FullRank(), key=jax.random.key(0)) is None
 
 
 def test_one_mode_costs_nothing(quick, monkeypatch):

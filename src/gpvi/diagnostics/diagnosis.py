@@ -548,7 +548,9 @@ def _fall(density: Whitened, u: Float[Array, "n d"], score: Float[Array, "n d"])
     along, line = map(np.asarray, stein.flattest(u, score))
     moved = jnp.asarray(np.asarray(u) + (verdict.FAR - 1) * along[:, None] * line)
     near, far = (np.asarray(log_densities(density, points)) for points in (u, moved))
-    fall = np.where(np.isnan(near - far), np.inf, near - far)
+    with np.errstate(invalid="ignore"):  # −∞ at both
+        fall = near - far
+    fall = np.where(np.isnan(fall), np.inf, fall)
     outwards = along > 0
     return float(min(np.median(fall[side]) for side in (outwards, ~outwards) if side.any()))
 

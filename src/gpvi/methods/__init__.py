@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpvi.errors import InputError, UnknownOptionError
+from gpvi.errors import InputError, UnknownOptionError, brief
 from gpvi.methods.base import About as About
 from gpvi.methods.base import Learner as Learner
 from gpvi.methods.base import Method as Method
@@ -122,8 +122,8 @@ def as_method(method: Any, makers: Mapping[str, Callable[[], Method]] | None = N
         return makers[method_name(method)]()
     if isinstance(method, type) or not isinstance(method, Method):
         raise InputError(
-            f"method is {method!r}; pass a name such as 'nuts', or a method with its options, such as gpvi.GPVI(). "
-            "A class of your own must be a subclass of gpvi.methods.Method."
+            f"method is {brief(method)}; pass a name such as 'nuts', or a method with its options, such as "
+            "gpvi.GPVI(). A class of your own must be a subclass of gpvi.methods.Method."
         )
     return method
 

@@ -27,7 +27,7 @@ from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Float, PyTree
 
 from gpvi._compute.precision import product
-from gpvi.errors import InputError, UnknownOptionError
+from gpvi.errors import InputError, UnknownOptionError, brief
 from gpvi.specs import is_whole
 
 PARTICLES, DATA = "particles", "data"
@@ -47,13 +47,13 @@ def as_mesh(value: Mesh | int | None) -> Mesh | None:
     devices = jax.devices()
     if not is_whole(value):
         raise InputError(
-            f"mesh is {value!r}; pass a number of devices, or a jax.sharding.Mesh with axes named "
+            f"mesh is {brief(value)}; pass a number of devices, or a jax.sharding.Mesh with axes named "
             f"{PARTICLES!r} and {DATA!r}."
         )
     if not 1 <= value <= len(devices):
         raise InputError(
-            f"mesh is {value}, but there are {len(devices)} devices. Pass a number between 1 and {len(devices)}; to "
-            "try more on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count=8 before JAX is imported."
+            f"mesh is {brief(value)}, but there are {len(devices)} devices. Pass a number up to {len(devices)}; "
+            "to try more on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count=8 before JAX is imported."
         )
     return Mesh(np.asarray(devices[:value]), (PARTICLES,))
 

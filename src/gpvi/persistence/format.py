@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from gpvi.errors import InputError, StorageError
+from gpvi.errors import InputError, StorageError, brief
 from gpvi.persistence import _json, _safetensors, _version1
 from gpvi.persistence._json import Json
 from gpvi.persistence.untrusted import open_regular
@@ -113,8 +113,9 @@ def check_replaceable(path: str | os.PathLike[str]) -> None:
             if os.fstat(file.fileno()).st_size > 0:
                 _recognise(_safetensors.read_header(file))
     except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
         raise StorageError(
-            f"{target} is not replaced, because it is not clearly a save of gpvi: {error}. "
+            f"{target} is not replaced, because it is not clearly a save of gpvi: {why}. "
             "Save elsewhere, or remove it yourself."
         ) from error
 
@@ -137,8 +138,14 @@ def as_path(path: str | os.PathLike[str]) -> Path:
     """Return the path with the home directory expanded; refuse what cannot be the path of a save."""
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(name, str) or not name:
-        raise InputError(f"{path!r:.80} is not a path. Pass the path of a file, as a string.")
-    if "\0" in name:
+        raise InputError(f"{brief(path)} is not a path. Pass the path of a file, as a string.")
+    try:
+        encoded = os.fsencode(name)
+    except UnicodeEncodeError as error:
+        raise StorageError(
+            f"{name[:80]!r} cannot be a path: it holds characters that no encoding has. Use another."
+        ) from error
+    if b"\0" in encoded:
         raise StorageError(f"{name[:80]!r} cannot be a path: it holds a zero byte. Use another.")
     if len(name) > LONGEST_PATH:
         raise StorageError(

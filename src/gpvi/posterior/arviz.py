@@ -1,6 +1,6 @@
 """Export of draws: by name and in their supports, and as the groups that ArviZ reads."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,9 @@ from gpvi.targets.target import Target
 
 LARGEST = 2**28
 """The most numbers that a group of one value for each draw and datum may hold."""
+
+AXES = {"chain", "draw"}
+"""The axes of every variable in ArviZ."""
 
 Groups = dict[str, dict[str, np.ndarray]]
 
@@ -35,6 +38,7 @@ def to_arviz(
     groups: Groups = {"posterior": flat(named(target, x, key=state_key))}
     groups["sample_stats"], k_hat = _statistics(drawn)
     model = target.model
+    _check_names(groups["posterior"], {} if model is None else model.dims)
     if model is not None and predictive:
         predictions = over_draws(model.predict, x, key=jax.random.split(key, len(x)))
         groups["posterior_predictive"] = flat(predictions)
@@ -91,6 +95,16 @@ def check(target: Target, draws: int, *, predictive: bool, log_likelihood: bool)
                 f"{draws} draws of one value for each of {data} data are {draws * data:,} numbers. "
                 f"Ask for fewer draws, or pass {option}=False."
             )
+
+
+def _check_names(variables: Iterable[str], dims: Mapping[str, tuple[str, ...]]) -> None:
+    """Refuse variables and axes with the names of ArviZ' own axes."""
+    taken = AXES.intersection(variables).union(*(AXES.intersection(axes) for axes in dims.values()))
+    if taken:
+        raise InputError(
+            f"{min(taken)!r} is the name of an unknown or of a plate, and of an axis of every variable in ArviZ: "
+            "rename yours. posterior.draws(n, key=…) has it under its own name."
+        )
 
 
 def _statistics(drawn: ExportedDraws) -> tuple[dict[str, np.ndarray], float | None]:

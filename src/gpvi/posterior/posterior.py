@@ -50,7 +50,6 @@ from gpvi.targets.target import Target
 Count = int | np.integer
 PREDICTIONS = 1_000
 """The default number of draws of `predict`."""
-MOST_DRAWS = 2**31 - 1
 MOST_NUMBERS = 2**26
 """Default numbers of draws are reduced so that draws × dimension stays below this."""
 
@@ -1062,9 +1061,9 @@ def load(path: str | os.PathLike[str], classes: Iterable[Any] = ()) -> Posterior
 
 def _count(n: Any) -> int:
     """Return the number of draws as a Python int: a static argument of the compiled programs."""
-    if not specs.is_whole(n) or not 1 <= n <= MOST_DRAWS:
+    if not specs.is_whole(n) or not 1 <= n <= specs.MOST:
         raise InputError(
-            f"the number of draws is {n!r}; it must be a whole number from 1 to {MOST_DRAWS:,}."
+            f"the number of draws is {brief(n)}; it must be a whole number from 1 to {specs.MOST:,}."
         )
     return int(n)
 

@@ -57,12 +57,35 @@ def traced_output(
         )
     if not isinstance(out, jax.ShapeDtypeStruct) or out.shape != ():
         return Fault(
-            f"the log-density returns {getattr(out, 'shape', out)} at one point; it must return a scalar",
+            f"the log-density returns {_form(out)} at one point; it must return a scalar",
             "Sum over data inside it; evaluating it at many points is done for you.",
         )
     if not jnp.issubdtype(out.dtype, jnp.floating):
         return Fault(f"the log-density returns dtype {out.dtype}", "It must return a float.")
-    return out
+    return _gradient_fault(log_density, dim, dtype) or out
+
+
+def _form(out: Any) -> Any:
+    """What a log-density returned: the shape of an array, or what else it is."""
+    if out is None or isinstance(out, jax.ShapeDtypeStruct):
+        return getattr(out, "shape", out)
+    return f"a {type(out).__name__}"
+
+
+def _gradient_fault(log_density: Callable[..., Any], dim: int, dtype: np.dtype) -> Fault | None:
+    """Why JAX cannot differentiate a log-density at many points together, as training does."""
+    try:
+        jax.eval_shape(jax.vmap(jax.grad(log_density)), jax.ShapeDtypeStruct((2, dim), dtype))
+    except GPVIError:
+        raise
+    except Exception as error:  # of JAX, or of rules of differentiation that the user wrote
+        return Fault(
+            "JAX cannot differentiate the log-density at many points: "
+            f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}",
+            "A callback needs jax.custom_jvp and vmap_method=; a loop whose length depends on x needs jax.lax.scan.",
+            error,
+        )
+    return None
 
 
 def _remedy(error: Exception, dim: int) -> str:

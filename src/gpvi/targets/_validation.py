@@ -11,13 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import DTypeLike, Float, PyTree
 
-from gpvi._inputs import as_numbers, on_device, require_finite
+from gpvi._inputs import as_numbers, cast_in_range, on_device, require_finite
 from gpvi.errors import InputError, brief
 from gpvi.parallel.hosts import local_parts
-from gpvi.specs import is_number, is_whole
+from gpvi.specs import MOST, is_number, is_whole
 from gpvi.targets.stream import Stream
-
-MOST_DIMENSIONS = 2**31 - 1
 
 
 def check_functions(
@@ -53,10 +51,10 @@ def checked_dim(dim: Any) -> int:
             "dim is missing: pass dim=d, the length of the vector x, or initial=, a point."
         )
     if not is_whole(dim) or dim < 1:
-        raise InputError(f"dim is {dim!r}; it must be a whole number ≥ 1.")
-    if dim > MOST_DIMENSIONS:
+        raise InputError(f"dim is {brief(dim)}; it must be a whole number ≥ 1.")
+    if dim > MOST:
         raise InputError(
-            f"dim is {dim}; it may be {MOST_DIMENSIONS:,} at most, as coordinates are numbered in 32 bits."
+            f"dim is {brief(dim)}; it may be {MOST:,} at most, as coordinates are numbered in 32 bits."
         )
     return int(dim)
 
@@ -75,15 +73,26 @@ def checked_dtype(dtype: DTypeLike | None) -> np.dtype:
     try:
         with warnings.catch_warnings(action="ignore"):  # of names that NumPy no longer likes
             checked = np.dtype(jnp.result_type(float) if dtype is None else dtype)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # of NumPy, or of an object's own class
         raise InputError(f"dtype is {brief(dtype)}; use float32 or float64.") from error
     if checked not in (np.dtype("float32"), np.dtype("float64")):
         raise InputError(f"dtype is {checked}; use float32 or float64.")
     return checked
 
 
-def checked_initial(initial: Any, dim: int) -> Float[np.ndarray, " d"]:
-    """The starting point; the origin by default."""
+def drawn_initial(draw: Callable) -> Any:
+    """A starting point that the user's function draws."""
+    try:
+        return draw(jax.random.key(0))
+    except Exception as error:  # whatever the user's function raises
+        raise InputError(
+            f"initial fails when it is called with a key: {type(error).__name__}: {error}. "
+            "Pass a point, or a function key → point."
+        ) from error
+
+
+def checked_initial(initial: Any, dim: int, dtype: np.dtype) -> Float[np.ndarray, " d"]:
+    """The starting point, in the range of the dtype; the origin by default."""
     point = np.zeros(dim) if initial is None else as_numbers(initial, "initial")
     if point.shape != (dim,):
         raise InputError(f"initial has shape {point.shape}; it must be ({dim},), as dim={dim}.")
@@ -91,14 +100,22 @@ def checked_initial(initial: Any, dim: int) -> Float[np.ndarray, " d"]:
         raise InputError(
             "initial holds NaN or infinity; give a point where the log-density is finite."
         )
-    return point.astype(np.float64)
+    return cast_in_range(point.astype(np.float64), dtype, "initial")
 
 
 def checked_names(names: Any, dim: int) -> tuple[str, ...]:
     """One distinct name for each coordinate."""
     checked = tuple(names) if isinstance(names, Iterable) else (names,)
     if isinstance(names, str) or not all(isinstance(name, str) for name in checked):
-        raise InputError(f"names is {names!r}; give a list of strings, one for each coordinate.")
+        raise InputError(
+            f"names is {brief(names)}; give a list of strings, one for each coordinate."
+        )
+    try:
+        "".join(checked).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"names holds {error.object[error.start]!r}, which no file can hold. Leave it out."
+        ) from error
     if len(checked) != dim:
         raise InputError(f"{len(checked)} names for dim={dim}: give one name for each coordinate.")
     if len(set(checked)) < dim:
@@ -106,14 +123,14 @@ def checked_names(names: Any, dim: int) -> tuple[str, ...]:
         raise InputError(
             f"names holds {twice!r} twice; draws by name would lose a coordinate. Give each its own."
         )
-    return checked
+    return tuple(map(str, checked))  # not NumPy's
 
 
 def checked_batch_size(batch_size: int | None, size: int) -> int | None:
     """A batch size between 1 and the number of data, or None for all data."""
     if batch_size is not None and not (is_whole(batch_size) and 1 <= batch_size <= size):
         raise InputError(
-            f"batch_size is {batch_size!r}; it must be between 1 and the number of data, {size}."
+            f"batch_size is {brief(batch_size)}; it must be between 1 and the number of data, {size}."
         )
     return batch_size
 

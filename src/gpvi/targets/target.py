@@ -150,19 +150,19 @@ class Target(eqx.Module):
         validation.check_functions(log_density, log_likelihood, log_prior, data)
         self._default_initial = initial is None
         self._draw_initial = initial if callable(initial) else None
-        start = initial(jax.random.key(0)) if callable(initial) else initial
+        start = validation.drawn_initial(initial) if callable(initial) else initial
         if dim is None and start is not None and np.ndim(start) == 1:
             dim = np.shape(start)[0]
         self.dim = validation.checked_dim(dim)
         self.temperature = validation.checked_temperature(temperature)
         self.dtype = validation.checked_dtype(dtype)
-        point = validation.checked_initial(start, self.dim)
+        point = validation.checked_initial(start, self.dim, self.dtype)
         if names is None or callable(names):
             self.naming = names
         else:
             self.naming = validation.checked_names(names, self.dim)
         with self.precision():
-            self.initial = jnp.asarray(point, self.dtype)
+            self.initial = jnp.asarray(point)
             self.data = validation.checked_data(data)
             functions = tuple(map(_with_jax_arrays, (log_density, log_likelihood, log_prior)))
         closed = all(f is None or isinstance(f, eqx.Module) for f in functions)
@@ -447,7 +447,9 @@ class Target(eqx.Module):
         """One name for each coordinate, made on every access: a network may have 10⁷ weights."""
         if self.naming is None:
             return tuple(f"x[{i}]" for i in range(self.dim))
-        return tuple(self.naming() if callable(self.naming) else self.naming)
+        if callable(self.naming):
+            return validation.checked_names(self.naming(), self.dim)
+        return self.naming
 
     @property
     def size(self) -> int | None:

@@ -14,7 +14,7 @@ from gpvi.generators import Residual, Triangular
 from gpvi.methods import Method
 from gpvi.parallel.mesh import as_mesh
 from gpvi.posterior.posterior import Posterior
-from gpvi.specs import is_whole, require_choice, require_flag
+from gpvi.specs import is_whole, require_choice, require_count, require_flag
 from gpvi.targets.target import Target
 
 
@@ -33,10 +33,10 @@ def check_arguments(
         )
     if optimizer is not None and not isinstance(optimizer, optax.GradientTransformation):
         raise InputError(
-            f"optimizer is {optimizer!r}; pass an Optax optimizer, such as optax.adam(1e-3), or omit it."
+            f"optimizer is {brief(optimizer)}; pass an Optax optimizer, such as optax.adam(1e-3), or omit it."
         )
-    if steps is not None and (not is_whole(steps) or steps < 1):
-        raise InputError(f"steps is {steps!r}; it must be a whole number ≥ 1.")
+    if steps is not None:
+        require_count("steps", steps, "Omit it for the method's own number.")
     if batch_size is not None:
         _check_batch_size(target, batch_size)
     generator = getattr(method, "generator", None)
@@ -77,12 +77,12 @@ def checked_mesh(mesh: Mesh | int | None, method: Method) -> Mesh | None:
 def _check_batch_size(target: Target, batch_size: Any) -> None:
     if target.size is None:
         raise InputError(
-            f"batch_size is {batch_size}, but the target has no data: use the mini-batch form, "
+            f"batch_size is {brief(batch_size)}, but the target has no data: use the mini-batch form, "
             "Target(log_likelihood=…, log_prior=…, data=…)."
         )
     if not is_whole(batch_size) or not 1 <= batch_size <= target.size:
         raise InputError(
-            f"batch_size is {batch_size!r}; it must be between 1 and the {target.size} data."
+            f"batch_size is {brief(batch_size)}; it must be between 1 and the {target.size} data."
         )
 
 

@@ -27,7 +27,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 from gpvi import specs
 from gpvi.diagnostics.importance import Importance
 from gpvi.diagnostics.missing_mass import InitialEvidence
-from gpvi.errors import InputError, OtherRunError, StorageError, TrainingWarning, warn
+from gpvi.errors import InputError, OtherRunError, StorageError, TrainingWarning, brief, warn
 from gpvi.methods import Method
 from gpvi.parallel import hosts
 from gpvi.persistence import format as storage
@@ -168,7 +168,7 @@ class Checkpoints:
 
     def __init__(self, directory: str | os.PathLike[str], every: int | None = None):
         if every is not None and (not specs.is_whole(every) or every < 1):
-            raise InputError(f"every is {every!r}; give the number of steps, ≥ 1, or omit it.")
+            raise InputError(f"every is {brief(every)}; give the number of steps, ≥ 1, or omit it.")
         self.directory = _as_directory(directory)
         self.every = every
         self._saved_at, self._saved_step = time.monotonic(), 0
@@ -409,7 +409,7 @@ def _as_directory(given: Any) -> Path:
     """Return the directory as a path; refuse anything that cannot be one."""
     name = os.fspath(given) if isinstance(given, str | os.PathLike) else None
     if not isinstance(name, str) or not name:
-        raise InputError(f"checkpoint is {given!r}; pass a directory, or omit it.")
+        raise InputError(f"checkpoint is {brief(given)}; pass a directory, or omit it.")
     path = Path(name)
     try:
         path = path.expanduser()

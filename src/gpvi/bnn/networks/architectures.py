@@ -11,7 +11,7 @@ from jaxtyping import Array, PRNGKeyArray
 from gpvi.bnn.networks.convolution import Padding, convolve, max_pool
 from gpvi.bnn.networks.definitions import OutputsLast
 from gpvi.bnn.networks.network import Network
-from gpvi.errors import InputError
+from gpvi.errors import InputError, brief
 from gpvi.generators.networks import ACTIVATIONS
 from gpvi.specs import is_whole, require_choice
 
@@ -47,7 +47,7 @@ def mlp(sizes: Sequence[int], activation: str = "relu") -> Network:
     sizes = tuple(sizes) if isinstance(sizes, Iterable) else (sizes,)
     if len(sizes) < 2 or any(not is_whole(n) or n < 1 for n in sizes):
         raise InputError(
-            f"sizes is {sizes!r}; pass at least two widths ≥ 1: inputs, hidden ones, outputs."
+            f"sizes is {brief(sizes)}; pass at least two widths ≥ 1: inputs, hidden ones, outputs."
         )
     require_choice(activation, tuple(ACTIVATIONS), "activation")
     return Network.from_definition(MLPDefinition(tuple(map(int, sizes)), activation))

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Scalar
 
 from gpvi._inputs import precision
-from gpvi.errors import GPVIError, InputError, NotAvailableError
+from gpvi.errors import GPVIError, InputError, NotAvailableError, brief
 from gpvi.targets.coordinate_names import entry_names
 from gpvi.targets.minibatch import permuted
 from gpvi.targets.models import _enumeration as enumeration
@@ -56,7 +56,6 @@ class NumPyroModel:
 
     def __init__(self, model: Any, args: tuple, kwargs: Mapping[str, Any], dtype: np.dtype):
         _require_numpyro()
-        _check_callable(model)
         self._model, self._dtype = enumeration.plain(model), dtype
         self._args, self._kwargs = _copied((args, dict(kwargs)), dtype)
         self._latents: Sequence[sites.Latent] = ()
@@ -511,13 +510,14 @@ def _total(values: Any) -> Scalar:
 def _check_callable(model: Any) -> None:
     if not callable(model):
         raise InputError(
-            f"model is {model!r:.80}; pass the NumPyro model itself, a function with numpyro.sample statements, "
+            f"model is {brief(model)}; pass the NumPyro model itself, a function with numpyro.sample statements, "
             "and its arguments after it."
         )
 
 
 def check_options(model: Any, options: Mapping[str, Any]) -> None:
     """Refuse an option of `Target.from_numpyro` that the model takes as an argument, too."""
+    _check_callable(model)
     try:
         taken = inspect.signature(model).parameters.keys()
     except (TypeError, ValueError):

@@ -9,6 +9,7 @@ weights have a heavy one, then of the method's own kind.
 import dataclasses
 import signal
 import time
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
@@ -20,6 +21,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from gpvi._compute.precision import product
 from gpvi.diagnostics.verdict import RELIABLE_K_HAT
 from gpvi.diagnostics.witness import TOO_SMALL
+from gpvi.errors import DivergenceError, TrainingWarning
 from gpvi.exploration.modes import labelled
 from gpvi.exploration.search import MOST_GRADIENTS, MOST_OPERATIONS, Exploration
 from gpvi.generators import FullRank, Generator, Mixture, Triangular
@@ -216,7 +218,11 @@ def enriched(
     (beside, shared), (state, _) = stack(densities, share=True), stack(states)
     plan = Plan(method, optimizer, RICHER_STEPS, seeds=count, shared=shared)
     program = compile_chunk(plan, beside, state)
-    state, training = train(plan, program, beside, state, Watch(NullMeter()), key=run_key)
+    try:
+        with warnings.catch_warnings(action="ignore", category=TrainingWarning):  # of an attempt
+            state, training = train(plan, program, beside, state, Watch(NullMeter()), key=run_key)
+    except DivergenceError:
+        return None
     if training.interrupted:
         signal.raise_signal(signal.SIGINT)
         raise AbandonedError

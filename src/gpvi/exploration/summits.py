@@ -114,7 +114,7 @@ class Surroundings(NamedTuple):
         Their number is made a power of two by repetitions, so that few programs are compiled.
         """
         most = int(np.clip(BEGUN_COORDINATES // points.shape[1], FEWEST_BEGUN_AT, MOST))
-        at_summit = self.within(points).any(0)
+        at_summit = np.any(self.within(points), axis=0)
         modes = [points[labels == label] for label in range(labels.max() + 1)]
         elsewhere = [
             each for label, each in enumerate(modes) if at_summit[labels == label].mean() < 0.5

@@ -4,10 +4,13 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import gpvi
 from gpvi.diagnostics.diagnosis import Diagnosis
+from gpvi.diagnostics.witness import hear_points
+from gpvi.exploration.search import Exploration
 from selection import slow, some_slow
 
 
@@ -68,3 +71,16 @@ def test_a_neck_into_which_no_particle_follows_does_not_count_against_the_draws(
     own = Importance(float(truth), 0.0, float(truth), 0.0, 1.0, 0.1, 0.0, 4_000)
     assert found.log_evidence < truth - 0.5
     assert not _healthy(found, own, target.dtype)
+
+
+@pytest.mark.parametrize(("particles", "told"), [(3, True), (1, False)])
+def test_a_small_mode_that_the_draws_leave_out_is_told(particles, told):
+    """Of 128 particles of an island about 3, 2.3 %, or 1 lie in a mode that no draw visits."""
+    rng = np.random.default_rng(0)
+    inside = np.arange(128) < rng.poisson(particles, (8, 1))
+    points = np.where(inside, 30.0, 0.0)[..., None] + rng.normal(size=(8, 128, 1))
+    flat = np.zeros((8, 128))
+    found = Exploration(points, flat, inside.astype(int), np.zeros(8), 8.0, 1, True)
+    heard = hear_points(found, rng.normal(size=(4_000, 1)))
+    assert (heard.unseen > 0) == told
+    assert hear_points(found, points[:, ::4].reshape(-1, 1)).unseen == 0

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import gpvi
+from gpvi.exploration.curvature import curvature, to_the_top
 from gpvi.exploration.probes import (
     _along_rays,
     _climbed,
@@ -15,7 +16,7 @@ from gpvi.exploration.probes import (
     _humps,
     summits_in_sight,
 )
-from gpvi.exploration.summits import _curvatures, look_around
+from gpvi.exploration.summits import look_around
 from gpvi.targets.coordinates import Affine, Whitened
 
 
@@ -88,7 +89,8 @@ def test_climbing_reaches_the_top_at_any_scale(scale):
     ends, heights = _climbed(density, jnp.array([[0.0, 0.0], [50.0, 3.0]]))
     np.testing.assert_allclose(ends, jnp.stack([top, top]), atol=0.05 * scale)
     np.testing.assert_allclose(heights, 0.0, atol=1e-2)
-    tops, counts = _distinct(density, np.asarray(ends, float), np.asarray(heights, float))
+    ends, heights = np.asarray(ends, float), np.asarray(heights, float)
+    tops, counts = _distinct(density, ends, heights, np.array([1, 1]))
     assert len(tops) == 1 and counts == [2]
 
 
@@ -151,5 +153,39 @@ def test_curvature_needs_gradients_alone():
         return -0.5 * x @ precision @ x
 
     log_density.defvjp(lambda x: (log_density(x), x), lambda x, g: (-g * precision @ x,))
-    found = _curvatures(of(log_density, 2), jnp.zeros((1, 2)))
-    np.testing.assert_allclose(found[0], precision, rtol=0.02, atol=0.05)
+    found = curvature(of(log_density, 2), np.zeros((1, 2)))
+    covariance = found.axes[0] * found.variances[0] @ found.axes[0].T
+    np.testing.assert_allclose(covariance, np.linalg.inv(precision), rtol=0.05, atol=0.005)
+
+
+def test_the_last_steps_of_a_climb_do_not_depend_on_the_coordinates():
+    """Far below a summit in a narrow ridge across the axes, where steps along these do not get on."""
+    factor = np.linalg.qr(np.random.default_rng(0).normal(size=(5, 5)))[0] * np.geomspace(
+        1e-2, 1, 5
+    )
+    inverse, top = jnp.asarray(np.linalg.inv(factor), jnp.float32), np.full(5, 3.0)
+
+    def log_density(x):
+        return -0.5 * (jnp.matmul(inverse, x - top, precision="highest") ** 2).sum()
+
+    density = of(log_density, 5)
+    ends = top + (factor @ np.full(5, 6.0))[None]
+    above = to_the_top(density, ends, np.array([-90.0]))
+    np.testing.assert_allclose(above.heights, 0, atol=0.01)
+    np.testing.assert_allclose(above.ends[0], top, atol=0.02)
+    assert above.gradients > 0
+
+
+def test_summits_are_reached_in_coordinates_in_which_they_are_narrow():
+    """Forty unit Gaussians in ten dimensions, in the coordinates of one Gaussian that is wide, narrow and oblique."""
+    centres = 40 * np.random.default_rng(1).uniform(-1, 1, (40, 10))
+    means = jnp.asarray(centres, jnp.float32)
+    factor = np.linalg.qr(np.random.default_rng(2).normal(size=(10, 10)))[0] * np.geomspace(
+        1, 40, 10
+    )
+    affine = Affine(jnp.zeros(10), jnp.asarray(factor, jnp.float32))
+    target = gpvi.Target(lambda x: jax.nn.logsumexp(-0.5 * ((x - means) ** 2).sum(1)), dim=10)
+    found = summits_in_sight(Whitened(target, affine), key=jax.random.key(0))
+    nearest = np.linalg.norm((found.centres @ factor.T)[:, None] - centres, axis=2)
+    assert (nearest.min(1) < 0.3).all()
+    assert len(np.unique(nearest.argmin(1))) >= 38

@@ -5,6 +5,7 @@ import math
 import warnings
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,9 +17,10 @@ from gpvi.errors import DivergenceError, InputError, TrainingWarning
 from gpvi.exploration.search import Exploration
 from gpvi.exploration.summits import Surroundings
 from gpvi.generators import FullRank, Mixture, SplineFlow, Triangular
+from gpvi.methods.base import built
 from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.training import fit as fitting
-from gpvi.training.modes import rival
+from gpvi.training.modes import particles, rival
 from gpvi.training.modes.gaussians import (
     around_summits,
     match,
@@ -271,6 +273,20 @@ def test_components_that_cannot_be_trained_are_left_out(monkeypatch):
     own = rivalry(two_modes, explored())
     fitted = rival.Fitted(FullRank(), of_gaussians(affines), np.zeros(1), 0, 0)
     assert enriched(own, fitted, FullRank(), key=jax.random.key(0)) is None
+
+
+def test_a_generator_survives_particles_beyond_floats(monkeypatch):
+    """Of heavy tails some particles are so far out that the gradient of log q overflows."""
+    monkeypatch.setattr(particles, "STEPS", 20)
+    monkeypatch.setattr(particles, "ROWS", 64)
+    found = explored()
+    found.points[0, 0] = 1e30
+    density = rivalry(two_modes, found).density
+    begun = built(SMALL.generator, 2, density.dtype, key=jax.random.key(0))
+    shown = particles.shown_particles(begun, density, found, key=jax.random.key(1))
+    before, after = (jax.tree.leaves(eqx.filter(each, eqx.is_array)) for each in (begun, shown))
+    assert all(jnp.isfinite(leaf).all() for leaf in after)
+    assert not all((a == b).all() for a, b in zip(before, after, strict=True))
 
 
 def test_one_mode_costs_nothing(quick, monkeypatch):

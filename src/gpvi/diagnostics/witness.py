@@ -91,7 +91,7 @@ def hear(
     evidence = max(own.log_evidence, exploration.log_evidence)
     hardly = (log_ratio - evidence > TOO_SMALL).astype(float)
     around = exploration.around
-    unseen = _significant(exploration, hardly, evidence)
+    unseen = max(_significant(exploration, hardly, evidence), _lost(exploration, hardly, evidence))
     if around is not None:
         near_log_q = log_q_at(generator, around.points.reshape(-1, around.points.shape[-1]), dtype)
         near_ratio = around.log_density - near_log_q.reshape(around.log_density.shape)
@@ -111,14 +111,14 @@ def hear_points(exploration: Exploration, draws: Float[np.ndarray, "n d"]) -> Wi
     labels = exploration.labels.ravel()[nearest]
     shares, _ = exploration.shares
     own = np.bincount(labels, minlength=len(shares)) / len(labels)
-    lost = np.isin(exploration.labels, np.flatnonzero(own < RARE * shares)).astype(float)
-    unseen = _significant(exploration, lost, exploration.log_evidence)
+    rare = np.isin(exploration.labels, np.flatnonzero(own < RARE * shares)).astype(float)
+    unseen = _lost(exploration, rare, exploration.log_evidence)
     around = exploration.around
     if around is not None:
         everywhere = np.ones_like(around.log_weights, bool)
         near = _around_summits(around, everywhere, exploration.log_evidence)
-        rare = around.within(draws).mean(1) < RARE * near
-        unseen = max(unseen, float((near * rare).max()))
+        few = around.within(draws).mean(1) < RARE * near
+        unseen = max(unseen, float((near * few).max()))
     return _witness(exploration, exploration.arrived and not exploration.overlooks, unseen)
 
 
@@ -157,11 +157,32 @@ def _significant(
     The islands' estimate of the mass in a set has the right mean, or falls short where particles could not follow. So
     it counts against the draws even if the islands miss other parts; what it is a share of is the larger log Z.
     """
-    known = math.exp(min(exploration.log_evidence - log_evidence, 0.0))
-    share, error = (known * float(each) for each in exploration.average(inside))
-    islands = int(inside.any(1).sum())
+    share, error, islands = _share(exploration, inside, log_evidence)
     surely = share > TOLERATED_MISSING + error
     return share if surely and islands >= FEWEST_ISLANDS else 0.0
+
+
+def _lost(exploration: Exploration, hardly: Float[np.ndarray, "k n"], log_evidence: float) -> float:
+    """The share of the modes that the draws hardly visit anywhere, or 0 if it is surely small.
+
+    That draws leave out a whole mode is no matter of chance, so its share need not be known well to count.
+    """
+    visited = np.bincount(exploration.labels.ravel(), 1 - hardly.ravel())
+    lost = visited < RARE * np.bincount(exploration.labels.ravel())
+    share, error, islands = _share(
+        exploration, lost[exploration.labels].astype(float), log_evidence
+    )
+    possibly = share + error > TOLERATED_MISSING
+    return share if possibly and islands >= FEWEST_ISLANDS else 0.0
+
+
+def _share(
+    exploration: Exploration, inside: Float[np.ndarray, "k n"], log_evidence: float
+) -> tuple[float, float, int]:
+    """The share of the posterior in a set, its standard error, and how many islands have met it."""
+    known = math.exp(min(exploration.log_evidence - log_evidence, 0.0))
+    share, error = (known * float(each) for each in exploration.average(inside))
+    return share, error, int(inside.any(1).sum())
 
 
 def log_q_at(

@@ -2,11 +2,12 @@ r"""A look around before particles are sent: where log p has other summits.
 
 On rays from the origin log p of one basin falls; where it rises again the ray has entered another. From there, from
 places far out on the rays, from the user's starting point and from draws of the model's prior, points climb by
-resilient propagation (Riedmiller & Braun 1993), whose steps adapt to any scale. In many dimensions a ray may enter the
-basin of another summit without a rise: only climbing shows it.
+resilient propagation (Riedmiller & Braun 1993), whose steps adapt to any scale, and the highest of them go on to the
+top by Newton's method. In many dimensions a ray may enter the basin of another summit without a rise: only climbing
+shows it.
 
-A summit whose basin no point meets remains unseen. By Good and Turing the share of points that reached a summit which
-no other point reached is about the chance that the next one reaches a new summit: while it is large, more points climb.
+A summit whose basin no point meets remains unseen. While many summits were reached by one point alone, others are
+probably left: more points climb, from far out and from the region that the summits span.
 """
 
 from typing import NamedTuple
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from gpvi.exploration.curvature import MOST, to_the_top
 from gpvi.exploration.modes import DEPTH, dips, log_densities
 from gpvi.targets.coordinates import Whitened
 from gpvi.targets.density import Density
@@ -34,10 +36,10 @@ AFAR = 4.0
 """Standard deviations from which on a place on a ray is far out."""
 GROWN, SHRUNK = 1.2, 0.5
 """Factors of a step where the slope keeps its sign, and where it changes."""
-MOST_CLIMBS, NEW_SUMMITS = 4, 0.02
-"""Points climb so often at most, as long as a larger share of them ended where no other did."""
-MOST = 64
-"""Summits that are kept: the highest."""
+FEWEST_CLIMBS, MOST_CLIMBS = 4, 8
+"""How often points climb where they reach several summits. No more than `MOST` of these, the highest, are kept."""
+NEW_SUMMITS = 0.02
+"""The share of the summits that one point alone reached, above which more points climb."""
 
 
 class SummitsInSight(NamedTuple):
@@ -70,25 +72,75 @@ def summits_in_sight(density: Density, *, key: PRNGKeyArray) -> SummitsInSight:
     rng = np.random.default_rng(np.asarray(jax.random.key_data(choice_key)))
     first = np.concatenate([np.zeros((1, density.dim)), _hinted(density, prior_key)])
     first = np.concatenate([first, rng.permutation(humps)[: CLIMBERS // 2]])[:CLIMBERS]
-    ends, heights = np.zeros((0, density.dim)), np.zeros(0)
-    tops, counts = np.zeros(0, int), np.zeros(0, int)
-    for _ in range(MOST_CLIMBS):
+    found = Reached.nowhere(density.dim)
+    spent = values.size // 2
+    for number in range(1, 1 + MOST_CLIMBS):
         starts = np.concatenate([first, rng.permutation(afar)[: CLIMBERS - len(first)]])
         starts = jnp.asarray(np.resize(starts, (CLIMBERS, density.dim)), density.dtype)
-        climbed = [np.asarray(each, np.float64) for each in _climbed(density, starts)]
-        ends, heights = np.concatenate([ends, climbed[0]]), np.concatenate([heights, climbed[1]])
-        tops, counts = _distinct(density, ends, heights)
-        if (counts == 1).sum() <= NEW_SUMMITS * len(ends):
+        ends, heights = (np.asarray(each, np.float64) for each in _climbed(density, starts))
+        found, gradients = _reached(density, found, ends, heights)
+        spent += CLIMBERS * (1 + CLIMBS) + gradients
+        once, count = int((found.points == 1).sum()), len(found.points)
+        enough = number >= FEWEST_CLIMBS and once <= NEW_SUMMITS * count
+        if count <= 1 or count == MOST or enough:
             break
-        first = first[:0]
-    spent = values.size // 2 + len(ends) * (1 + CLIMBS)
-    return SummitsInSight(ends[tops], heights[tops], counts, spent)
+        first = _among(found.centres, CLIMBERS // 2, rng)
+    return SummitsInSight(*found, spent)
+
+
+def _among(
+    centres: Float[np.ndarray, "m d"], count: int, rng: np.random.Generator
+) -> Float[np.ndarray, "n d"]:
+    """Draw points from the region that summits span: half of their variance is that of the summits, half is even."""
+    middle, dim = centres.mean(0), centres.shape[1]
+    away = (centres - middle) / np.sqrt(len(centres))
+    noise = rng.standard_normal((count, len(centres))), rng.standard_normal((count, dim))
+    size = np.sqrt((away**2).sum() / dim)
+    return middle + (noise[0] @ away + size * noise[1]) * np.sqrt(0.5)
+
+
+class Reached(NamedTuple):
+    """The summits that points have reached, the highest first, log p there, and how many points reached each."""
+
+    centres: Float[np.ndarray, "m d"]
+    heights: Float[np.ndarray, " m"]
+    points: Int[np.ndarray, " m"]
+
+    @classmethod
+    def nowhere(cls, dim: int) -> "Reached":
+        """No summit."""
+        return cls(np.zeros((0, dim)), np.zeros(0), np.zeros(0, int))
+
+
+def _reached(
+    density: Density,
+    before: Reached,
+    ends: Float[np.ndarray, "n d"],
+    heights: Float[np.ndarray, " n"],
+) -> tuple[Reached, int]:
+    """Add the summits above the ends of climbs to those that were reached before; return the gradients, too."""
+    counts = np.concatenate([before.points, np.ones(len(ends), int)])
+    ends = np.concatenate([before.centres, ends])
+    heights = np.concatenate([before.heights, heights])
+    tops, counts = _distinct(density, ends, heights, counts)
+    fresh = tops >= len(before.points)
+    ends, heights = ends[tops], heights[tops]
+    above = to_the_top(density, ends[fresh], heights[fresh])
+    ends[fresh], heights[fresh] = above.ends, above.heights
+    tops, counts = _distinct(density, ends, heights, counts)
+    return Reached(ends[tops], heights[tops], counts), above.gradients
 
 
 def _distinct(
-    density: Density, ends: Float[np.ndarray, "n d"], heights: Float[np.ndarray, " n"]
+    density: Density,
+    ends: Float[np.ndarray, "n d"],
+    heights: Float[np.ndarray, " n"],
+    points: Int[np.ndarray, " n"],
 ) -> tuple[Int[np.ndarray, " m"], Int[np.ndarray, " m"]]:
-    """The highest ends of which none is joined to a higher one by a segment without a dip, and how many are joined."""
+    """The highest ends of which none is joined to a higher one by a segment without a dip, and how many points are.
+
+    `points` says for how many each end stands by itself.
+    """
     left = np.flatnonzero(np.isfinite(heights))
     left = left[np.argsort(-heights[left], kind="stable")]
     tops: list[int] = []
@@ -96,7 +148,7 @@ def _distinct(
     while len(left) and len(tops) < MOST:
         apart = dips(density, ends, np.full(len(left), left[0]), left) > DEPTH
         tops.append(int(left[0]))
-        counts.append(int((~apart).sum()))
+        counts.append(int(points[left[~apart]].sum()))
         left = left[apart]
     return np.array(tops, int), np.array(counts, int)
 

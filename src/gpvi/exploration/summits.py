@@ -8,17 +8,17 @@ weight of those within a region estimates its mass, which is compared with the s
 import math
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
+from gpvi.exploration.curvature import MOST, NARROWEST, cost, curvature
 from gpvi.exploration.modes import log_densities
-from gpvi.exploration.probes import MOST, SummitsInSight, summits_in_sight
+from gpvi.exploration.probes import SummitsInSight, summits_in_sight
 from gpvi.exploration.tempering import Summits
 from gpvi.targets.coordinates import Affine
-from gpvi.targets.density import Density, at_once
+from gpvi.targets.density import Density
 
 DEGREES = 5
 """Degrees of freedom of the draws around a summit."""
@@ -30,12 +30,9 @@ OVERLOOKED = 2.0
 """Islands overlook a summit if the mass around it is this many times what they found there."""
 LEAST_SHARE = 0.02
 """Of the posterior; less is not looked at."""
-DROP, HALVINGS = 0.5, 12
-"""The width of a summit along an axis is where log p has fallen by this much, found by this many bisections."""
-BEGUN_AT = 16
-"""Particles begin around so many summits at most, those with the largest mass, and in as many modes."""
-NARROWEST, WIDEST = 1e-6, 2.0**14
-"""Between these are the widths of summits."""
+FEWEST_BEGUN_AT, BEGUN_COORDINATES = 16, 1_280
+"""Particles begin at as many summits and modes as have so many coordinates together, but at no fewer, nor at more than
+`MOST`: each costs an evaluation of the wide end."""
 
 
 class Surroundings(NamedTuple):
@@ -112,15 +109,21 @@ class Surroundings(NamedTuple):
     def starts(
         self, points: Float[np.ndarray, "n d"], labels: Int[np.ndarray, " n"], dtype: np.dtype
     ) -> Summits:
-        """Where particles begin: around the summits, and in the modes that other particles have found.
+        """Where particles begin: around the summits with the largest mass, and in modes that lie elsewhere.
 
         Their number is made a power of two by repetitions, so that few programs are compiled.
         """
-        modes = [points[labels == label] for label in range(min(BEGUN_AT, labels.max() + 1))]
-        heaviest = np.argsort(-self.masses(np.isfinite(self.log_weights))[0])[:BEGUN_AT]
-        centres = np.concatenate([self.centres[heaviest], [each.mean(0) for each in modes]])
-        spreads = np.array([each.std(0) + NARROWEST for each in modes])
-        widths = np.concatenate([np.sqrt((self.factors[heaviest] ** 2).sum(2)), spreads])
+        most = int(np.clip(BEGUN_COORDINATES // points.shape[1], FEWEST_BEGUN_AT, MOST))
+        at_summit = np.any(self.within(points), axis=0)
+        modes = [points[labels == label] for label in range(labels.max() + 1)]
+        elsewhere = [
+            each for label, each in enumerate(modes) if at_summit[labels == label].mean() < 0.5
+        ][: most // 2]
+        heaviest = np.argsort(-self.masses(np.isfinite(self.log_weights))[0])
+        heaviest = heaviest[: most - len(elsewhere)]
+        centres = np.concatenate([self.centres[heaviest], *(e.mean(0)[None] for e in elsewhere)])
+        widths = np.sqrt((self.factors[heaviest] ** 2).sum(2))
+        widths = np.concatenate([widths, *(e.std(0)[None] + NARROWEST for e in elsewhere)])
         rows = np.resize(np.arange(len(centres)), 2 ** (len(centres) - 1).bit_length())
         return Summits(jnp.asarray(centres[rows], dtype), jnp.asarray(widths[rows], dtype))
 
@@ -131,28 +134,17 @@ def look_around(density: Density, *, key: PRNGKeyArray) -> Surroundings | None:
     summits = summits_in_sight(density, key=summit_key)
     if not len(summits.centres):
         return None
-    variances, vectors = _covariances(density, summits.centres)
-    log_mass = summits.heights + 0.5 * np.log(variances).sum(1)
+    shape = curvature(density, summits.centres)
+    log_mass = summits.heights + 0.5 * np.log(shape.variances).sum(1)
     matters = log_mass >= log_mass.max() - MARGIN
-    factors = (vectors * np.sqrt(variances)[:, None])[matters]
-    spent = len(log_mass) * density.dim * (2 + HALVINGS) + len(factors) * NEAR // 2
+    factors = (shape.axes * np.sqrt(shape.variances)[:, None])[matters]
+    spent = cost(len(log_mass), density.dim) + len(factors) * NEAR // 2
     kept = summits._replace(
         centres=summits.centres[matters],
         points=summits.points[matters],
         gradients=summits.gradients + spent,
     )
     return _surroundings(density, kept, factors, draw_key)
-
-
-def _covariances(
-    density: Density, centres: Float[np.ndarray, "m d"]
-) -> tuple[Float[np.ndarray, "m d"], Float[np.ndarray, "m d d"]]:
-    """Eigenvalues and eigenvectors of |H|⁻¹ at each summit."""
-    rows = np.resize(np.arange(len(centres)), MOST)
-    curvature = _curvatures(density, jnp.asarray(centres[rows], density.dtype))
-    curvature = np.asarray(curvature, np.float64)[: len(centres)]
-    values, vectors = np.linalg.eigh(0.5 * (curvature + np.swapaxes(curvature, 1, 2)))
-    return np.clip(1 / np.maximum(np.abs(values), 1e-30), NARROWEST**2, WIDEST**2), vectors
 
 
 def _surroundings(
@@ -182,31 +174,3 @@ def _surroundings(
 def _radius(dim: int) -> float:
     """The squared distance, in standard deviations, that nearly all draws of a Gaussian are within."""
     return dim + 4 * math.sqrt(2 * dim)
-
-
-@eqx.filter_jit
-def _curvatures(density: Density, x: Float[Array, "m d"]) -> Float[Array, "m d d"]:
-    """−∇²log p at each summit, by differences of scores: a log-density need not have second derivatives in JAX."""
-    return jax.lax.map(lambda x: _curvature(density, x), x)
-
-
-def _curvature(density: Density, x: Float[Array, " d"]) -> Float[Array, "d d"]:
-    axes, top = jnp.eye(density.dim, dtype=x.dtype), density.log_density(x)
-
-    def halve(_: Int[Array, ""], ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = ends
-        step = jnp.exp(0.5 * (low + high))
-        moved = step[:, None] * axes
-        values = density.log_densities(jnp.concatenate([x + moved, x - moved]))
-        near = (top - values).reshape(2, -1).mean(0) < DROP
-        return jnp.where(near, jnp.log(step), low), jnp.where(near, high, jnp.log(step))
-
-    ends = jnp.full_like(x, math.log(NARROWEST)), jnp.full_like(x, math.log(WIDEST))
-    width = jnp.exp(jax.lax.fori_loop(0, HALVINGS, halve, ends)[0])
-    moved = width[:, None] * axes
-    above, below = (
-        jax.lax.map(jax.grad(density.log_density), each, batch_size=at_once(density.dim))
-        for each in (x + moved, x - moved)
-    )
-    rows = (below - above) / (2 * width[:, None])
-    return jnp.where(jnp.isfinite(rows).all(1, keepdims=True), rows, axes / width**2)

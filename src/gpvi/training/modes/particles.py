@@ -62,7 +62,8 @@ def _fitted(
 ) -> AbstractGenerator:
     parameters, rest = eqx.partition(generator, eqx.is_inexact_array)
     schedule = optax.cosine_decay_schedule(RATE, STEPS)
-    optimizer = optax.chain(optax.clip_by_global_norm(LARGEST_NORM), optax.adam(schedule))
+    bounded = optax.chain(optax.clip_by_global_norm(LARGEST_NORM), optax.adam(schedule))
+    optimizer = optax.apply_if_finite(bounded, max_consecutive_errors=STEPS)
 
     def cross_entropy(parameters: AbstractGenerator, x: Float[Array, "m d"]) -> Scalar:
         model = eqx.combine(parameters, rest)

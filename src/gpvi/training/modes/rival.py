@@ -1,8 +1,8 @@
 """A mixture beside a generator that does not hold all modes: what is tried, in what order, and when it is enough.
 
 Gaussians come first, each alone in its mode; particles at which their mixture is far too small show modes of their own,
-once. If that is not enough, the Gaussians learn together. If that is not enough either, every component becomes a
-richer generator in the coordinates of its Gaussian, all trained alone and side by side: with learned tails if the
+once. If that is not enough, the Gaussians learn together. If that is not enough either, every Gaussian that was fitted
+alone becomes a richer generator in its coordinates, all trained alone and side by side: with learned tails if the
 weights have a heavy one, then of the method's own kind.
 """
 
@@ -129,9 +129,7 @@ def mixture_for(
     best = rivalry.judged(fitted)
     if not _enough(best):
         joint = together(rivalry, fitted, key=together_key)
-        other = rivalry.judged(joint)
-        if other.assessment.rank > best.assessment.rank:
-            fitted, best = joint, other
+        best = max(best, rivalry.judged(joint), key=lambda each: each.assessment.rank)
     kinds = _richer_kinds(rivalry.method, best)
     for kind, own_key in zip(kinds, jax.random.split(richer_key, len(kinds)), strict=True):
         if _enough(best) or not rivalry.affordable(fitted):

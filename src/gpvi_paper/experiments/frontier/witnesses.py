@@ -142,14 +142,20 @@ def _said_missing(
     return max(witness.unseen, missing or 0.0)
 
 
+def away(dim: int) -> Float[np.ndarray, " d"]:
+    """A place 3√d from the origin, in a direction that no rule would think of."""
+    direction = np.random.default_rng(dim).normal(size=dim)
+    return 3 * math.sqrt(dim) * direction / np.linalg.norm(direction)
+
+
 class Spike(eqx.Module):
-    """log p of ½ N(0, I) + ½ N(3·1, sd² I), one program for all widths."""
+    """log p of ½ N(0, I) + ½ N(c, sd² I), one program for all widths; c is 3√d away."""
 
     sd: Float[Array, ""]
     dim: int = eqx.field(static=True)
 
     def __call__(self, x: Float[Array, " d"]) -> Scalar:
-        far = -0.5 * ((x - 3) ** 2).sum() / self.sd**2 - self.dim * jnp.log(self.sd)
+        far = -0.5 * ((x - away(self.dim)) ** 2).sum() / self.sd**2 - self.dim * jnp.log(self.sd)
         return jnp.logaddexp(-0.5 * x @ x, far) - 0.5 * self.dim * LOG_2PI - math.log(2)
 
 
@@ -160,9 +166,9 @@ class Spikes(Experiment[Islands]):
     title = "How narrow a mode can be seen"
     source = "beyond the experiments"
     summary = (
-        "Half of the posterior is N(0, I), the other half N(3·1, sd² I). The first, small islands of exploration begin "
-        "from the first half alone. A spike is seen if they, or the draws around summits, say that it holds more than "
-        "a tenth; larger islands would follow."
+        "Half of the posterior is N(0, I), the other half N(c, sd² I) with |c| = 3√d. The first, small islands of "
+        "exploration begin from the first half alone. A spike is seen if they, or the draws around summits, say that "
+        "it holds more than a tenth; larger islands would follow."
     )
     cases = MappingProxyType(
         {
@@ -197,8 +203,11 @@ def seen(dim: int, sd: float, seed: int) -> dict[str, float]:
     density = Whitened(target, Affine.identity(dim, target.dtype))
     found = pilot(density, key=jax.random.key(seed))
 
+    centre = away(dim)
+
     def inside(x: np.ndarray) -> np.ndarray:
-        return (np.abs(x - 3) < 6 * sd).all(-1) & (x.mean(-1) > 1.5)
+        nearer = ((x - centre) ** 2).sum(-1) < (x**2).sum(-1)
+        return (np.abs(x - centre) < 6 * sd).all(-1) & nearer
 
     shares = [float(inside(np.asarray(found.islands.points)).mean())]
     if found.around is not None:

@@ -5,7 +5,7 @@ import pytest
 
 from gpvi.diagnostics.agreement import bridged, compared
 from gpvi.diagnostics.importance import Importance
-from gpvi.diagnostics.verdict import Verdict, of_two_witnesses
+from gpvi.diagnostics.verdict import Verdict, of_chains, of_two_witnesses
 
 LOG_Z = 3.7
 
@@ -97,5 +97,10 @@ def test_unreliable_weights_are_not_heard():
 
 
 def test_agreement_does_not_make_up_for_divergences():
-    diverged = Verdict("do not trust", "3 transitions diverged")
-    assert of_two_witnesses(diverged, RELIABLE, "the sd of tau", 0.01, 2.0) == diverged
+    """The remedy of refined chains is one that they have: `refine` takes no acceptance rate."""
+    alone = of_chains(1.001, 2_000.0, 3)
+    judged = of_two_witnesses(alone, RELIABLE, "the sd of tau", 0.01, 2.0)
+    assert (judged.level, judged.reason) == ("do not trust", alone.reason)
+    assert "acceptance=" in alone.remedy
+    assert "acceptance=" not in judged.remedy
+    assert "train longer" in judged.remedy

@@ -45,6 +45,9 @@ MEAN_ERRORS = 4.0
 """Standard errors of the mean score beyond which a mean is wrong; particles at rest have 0."""
 DISAGREEMENT = 5.0
 """Combined Monte-Carlo errors beyond which chains and importance weights disagree, of all means and spreads."""
+SMALLER_STEPS = "Reparameterise (non-centred hierarchies), or raise acceptance=."
+BETTER_NOISE = "Reparameterise (non-centred hierarchies), or train longer before refining."
+"""What to do about divergences of chains by themselves, and of chains in the noise of a generator."""
 RULED_OUT = 0.01
 """Below this p-value of the kernel Stein test the draws are not the posterior's."""
 
@@ -230,8 +233,9 @@ def of_chains(
     if divergences:
         return Verdict(
             "do not trust",
-            f"{divergences} transitions diverged: a part of the posterior is out of the integrator's reach",
-            "Reparameterise (non-centred hierarchies), or raise acceptance=.",
+            f"{divergences} transition{'s' * (divergences > 1)} diverged: a part of the posterior is out of the "
+            "integrator's reach",
+            SMALLER_STEPS,
         )
     if rhat > TRUSTED_RHAT or ess < TRUSTED_ESS:
         return Verdict(
@@ -255,6 +259,8 @@ def of_two_witnesses(
     """
     effective = importance.effective_share * importance.draws
     unreliable = not importance.k_hat <= RELIABLE_K_HAT or effective < FEWEST_EFFECTIVE
+    if chains.remedy == SMALLER_STEPS:
+        return chains._replace(remedy=BETTER_NOISE)
     if unreliable or chains.level == "do not trust":
         return chains
     if abs(errors) > DISAGREEMENT:

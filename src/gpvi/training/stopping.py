@@ -5,7 +5,8 @@ ends at rest. After a round the draws are compared with the posterior by importa
 found: training stops when they fit, or when the ELBO no longer rises. If they do not fit and several modes were found,
 or if they still miss a part of the posterior at the end, the generator has a rival: a mixture. If the draws then cannot
 be trusted, training begins anew from another key, with a generator that has been fitted to what was found. The best
-attempt is kept, and all are reported, as a check on several modes.
+attempt is kept, and all are reported, as a check on several modes. Where Markov chains follow, training also stops as
+soon as they mix in the noise of the generator: the next round would cost more than it could save them.
 """
 
 import dataclasses
@@ -80,17 +81,34 @@ def length_is_open(
     return not chosen and searched and bool(method.rounds(target.dim))
 
 
+class Outlook(NamedTuple):
+    """What Markov chains from the draws promise: how they mixed, or None if badly, and the gradients of looking."""
+
+    mixing: str | None
+    gradients: int
+
+
 class Assessment(NamedTuple):
-    """How well the draws fit at the end of a round: their importance weights, and the mass they miss, if known."""
+    """How well the draws fit at the end of a round: their importance weights, and the mass they miss, if known.
+
+    If chains are to follow, also whether they mix already.
+    """
 
     importance: Importance
     missing: float | None
+    outlook: Outlook | None = None
+
+    @property
+    def refinable(self) -> bool:
+        """Whether nothing is missing, and chains mix in the generator's noise."""
+        return self.outlook is not None and self.outlook.mixing is not None and not self.missing
 
     @property
     def trusted(self) -> bool:
-        """Whether nothing is missing, and weights are reliable or so even that they hardly matter."""
+        """Whether nothing is missing, and weights are reliable or hardly matter, or chains will do without them."""
         even = self.importance.effective_share >= EVEN_SHARE
-        return (self.importance.k_hat <= RELIABLE_K_HAT or even) and not self.missing
+        reliable = self.importance.k_hat <= RELIABLE_K_HAT or even
+        return (reliable or self.refinable) and not self.missing
 
     @property
     def settled(self) -> bool:
@@ -132,6 +150,10 @@ def _no_rival(judge: "Judge") -> None:
     """No mixture is tried."""
 
 
+Looks = Callable[[State], Outlook | None]
+"""Looks at the chains that would start from a state; None where they cannot."""
+
+
 def importance_of_draws(
     density: Whitened, generator: AbstractGenerator, *, key: PRNGKeyArray
 ) -> Importance:
@@ -152,10 +174,12 @@ class Judge:
         references: Callable[[], Sequence[ReferenceEvidence | None]],
         rival: Rival = _no_rival,
         explored: Callable[[], Exploration | None] = lambda: None,
+        looks: Looks | None = None,
         *,
         key: PRNGKeyArray,
     ):
         self._density, self._references, self._explored = density, references, explored
+        self._looks = looks
         self._train_rival = functools.cache(lambda: rival(self))
         self._key, self._other_key = jax.random.split(key)
         self.last: Assessment | None = None
@@ -197,6 +221,10 @@ class Judge:
         rival = self.rival()
         if rival is not None and rival.assessment.supersedes(now):
             return f"a mixture fits better ({rival.assessment})", now
+        if self._looks is not None and not now.missing:
+            self.last = now = now._replace(outlook=self._looks(state))
+        if now.outlook is not None and now.refinable:
+            return f"chains in its noise mix ({now.outlook.mixing}; {now})", now
         if previous is None:
             return None, now
         gain = now.importance.elbo - previous.importance.elbo
@@ -247,6 +275,7 @@ def best_attempt(
     initial: InitialEvidence | None,
     explored: Callable[[], Exploration | None],
     rival: Rival = _no_rival,
+    looks: Looks | None = None,
     *,
     key: PRNGKeyArray,
 ) -> tuple[Method, State, Training]:
@@ -261,7 +290,7 @@ def best_attempt(
     reports: list[str] = []
     mixture: Candidate | None = None
     while len(attempts) < ATTEMPTS:
-        judge = Judge(density, references, rival, explored, key=judge_key)
+        judge = Judge(density, references, rival, explored, looks, key=judge_key)
         try:
             state, training = attempt(len(attempts), judge)
         except DivergenceError as error:
@@ -294,5 +323,10 @@ def best_attempt(
     if not best.assessment.trusted:
         warn(f"no attempt can be trusted; {'; '.join(notes)}", TrainingWarning)
     interrupted = any(each.training.interrupted for each in attempts)
-    training = dataclasses.replace(best.training, notes=tuple(notes), interrupted=interrupted)
+    training = dataclasses.replace(
+        best.training,
+        notes=tuple(notes),
+        gradients=sum(each.training.gradients or 0 for each in attempts),
+        interrupted=interrupted,
+    )
     return best.method, best.state, training

@@ -91,9 +91,18 @@ def test_the_verdict_over_both():
     assert "within 2.0 standard errors" in agree.reason
 
 
-def test_unreliable_weights_are_not_heard():
+def test_unreliable_weights_neither_contradict_nor_confirm():
     for poor in (RELIABLE._replace(k_hat=0.9), RELIABLE._replace(effective_share=0.01)):
-        assert of_two_witnesses(GOOD, poor, "the mean of tau", -0.31, -7.2) == GOOD
+        judged = of_two_witnesses(GOOD, poor, "the mean of tau", -0.31, -7.2)
+        assert judged.level == "no fault seen"
+        assert GOOD.reason in judged.reason
+        assert "train longer" in judged.remedy.lower()
+
+
+def test_uneven_weights_contradict_but_do_not_confirm():
+    uneven = RELIABLE._replace(effective_share=0.2)
+    for errors, level in ((2.0, "no fault seen"), (7.2, "do not trust")):
+        assert of_two_witnesses(GOOD, uneven, "the sd of tau", 0.31, errors).level == level
 
 
 def test_agreement_does_not_make_up_for_divergences():

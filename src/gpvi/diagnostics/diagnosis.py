@@ -464,7 +464,8 @@ def with_second_witness(
     drawn = draw_weighted(density.target, generator, draws, key=key)
     summary, log_weights = importance(drawn.log_ratios)
     if not summary.effective_share > 0:
-        return diagnosis
+        unconfirmed = verdict.of_two_witnesses(diagnosis.verdict, summary, "", 0.0, 0.0)
+        return dataclasses.replace(diagnosis, verdict=unconfirmed)
     x = np.asarray(jax.vmap(density.affine)(chains.drawn), np.float64)
     own = np.asarray(chains.by_chain(x))
     found = compared(

@@ -6,7 +6,8 @@ found: training stops when they fit, or when the ELBO no longer rises. If they d
 or if they still miss a part of the posterior at the end, the generator has a rival: a mixture. If the draws then cannot
 be trusted, training begins anew from another key, with a generator that has been fitted to what was found. The best
 attempt is kept, and all are reported, as a check on several modes. Where Markov chains follow, training also stops as
-soon as they mix in the noise of the generator: the next round would cost more than it could save them.
+soon as the draws fit well enough for weights to be a second witness, and chains mix in the noise of the generator: the
+next round would cost more than it could save them.
 """
 
 import dataclasses
@@ -30,7 +31,7 @@ from gpvi.diagnostics.missing_mass import (
     missing_mass,
     wide_gaussian_evidence,
 )
-from gpvi.diagnostics.verdict import EVEN_SHARE, RELIABLE_K_HAT
+from gpvi.diagnostics.verdict import EVEN_SHARE, GOOD_SHARE, RELIABLE_K_HAT
 from gpvi.diagnostics.witness import evidence_of, hear
 from gpvi.errors import DivergenceError, TrainingWarning, warn
 from gpvi.exploration.search import Exploration
@@ -99,16 +100,24 @@ class Assessment(NamedTuple):
     outlook: Outlook | None = None
 
     @property
+    def second_witness(self) -> bool:
+        """Whether the draws fit so well that chains in the generator's noise go everywhere, and weights can confirm it.
+
+        Where q is far too narrow, its noise is walled off from what it misses, and no chain there says so.
+        """
+        reliable = self.importance.k_hat <= RELIABLE_K_HAT and not self.missing
+        return reliable and self.importance.effective_share >= GOOD_SHARE
+
+    @property
     def refinable(self) -> bool:
-        """Whether nothing is missing, and chains mix in the generator's noise."""
-        return self.outlook is not None and self.outlook.mixing is not None and not self.missing
+        """Whether chains mix in the generator's noise."""
+        return self.outlook is not None and self.outlook.mixing is not None
 
     @property
     def trusted(self) -> bool:
-        """Whether nothing is missing, and weights are reliable or hardly matter, or chains will do without them."""
+        """Whether nothing is missing, and weights are reliable or so even that they hardly matter."""
         even = self.importance.effective_share >= EVEN_SHARE
-        reliable = self.importance.k_hat <= RELIABLE_K_HAT or even
-        return (reliable or self.refinable) and not self.missing
+        return (self.importance.k_hat <= RELIABLE_K_HAT or even) and not self.missing
 
     @property
     def settled(self) -> bool:
@@ -221,7 +230,7 @@ class Judge:
         rival = self.rival()
         if rival is not None and rival.assessment.supersedes(now):
             return f"a mixture fits better ({rival.assessment})", now
-        if self._looks is not None and not now.missing:
+        if self._looks is not None and now.second_witness:
             self.last = now = now._replace(outlook=self._looks(state))
         if now.outlook is not None and now.refinable:
             return f"chains in its noise mix ({now.outlook.mixing}; {now})", now
@@ -304,7 +313,8 @@ def best_attempt(
         assessment = judge.last if finished and judge.last is not None else judge.assess(state)
         attempts.append(Candidate(assessment, method, state, training))
         reports.append("; ".join([str(assessment), *training.notes]))
-        other = judge.rival(ended=True) if finished and not assessment.settled else None
+        enough = assessment.settled or assessment.refinable
+        other = judge.rival(ended=True) if finished and not enough else None
         rival = _no_rival
         if other is not None:
             mixture = other

@@ -5,7 +5,7 @@ import pytest
 
 from gpvi.diagnostics.agreement import bridged, compared
 from gpvi.diagnostics.importance import Importance
-from gpvi.diagnostics.verdict import Verdict, of_two_witnesses
+from gpvi.diagnostics.verdict import Verdict, of_chains, of_two_witnesses
 
 LOG_Z = 3.7
 
@@ -91,11 +91,25 @@ def test_the_verdict_over_both():
     assert "within 2.0 standard errors" in agree.reason
 
 
-def test_unreliable_weights_are_not_heard():
+def test_unreliable_weights_neither_contradict_nor_confirm():
     for poor in (RELIABLE._replace(k_hat=0.9), RELIABLE._replace(effective_share=0.01)):
-        assert of_two_witnesses(GOOD, poor, "the mean of tau", -0.31, -7.2) == GOOD
+        judged = of_two_witnesses(GOOD, poor, "the mean of tau", -0.31, -7.2)
+        assert judged.level == "no fault seen"
+        assert GOOD.reason in judged.reason
+        assert "train longer" in judged.remedy.lower()
+
+
+def test_uneven_weights_contradict_but_do_not_confirm():
+    uneven = RELIABLE._replace(effective_share=0.2)
+    for errors, level in ((2.0, "no fault seen"), (7.2, "do not trust")):
+        assert of_two_witnesses(GOOD, uneven, "the sd of tau", 0.31, errors).level == level
 
 
 def test_agreement_does_not_make_up_for_divergences():
-    diverged = Verdict("do not trust", "3 transitions diverged")
-    assert of_two_witnesses(diverged, RELIABLE, "the sd of tau", 0.01, 2.0) == diverged
+    """The remedy of refined chains is one that they have: `refine` takes no acceptance rate."""
+    alone = of_chains(1.001, 2_000.0, 3)
+    judged = of_two_witnesses(alone, RELIABLE, "the sd of tau", 0.01, 2.0)
+    assert (judged.level, judged.reason) == ("do not trust", alone.reason)
+    assert "acceptance=" in alone.remedy
+    assert "acceptance=" not in judged.remedy
+    assert "train longer" in judged.remedy

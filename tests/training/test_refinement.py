@@ -274,6 +274,33 @@ def test_exact_goes_on_until_the_chains_agree():
     )
 
 
+@pytest.mark.slow
+def test_training_ends_with_the_round_whose_chains_mix(tmp_path, monkeypatch):
+    """Its chains go on, none is counted twice, and the same call finds the same again; another call is another run."""
+    monkeypatch.setattr("gpvi.methods.gpvi.ROUNDS", (200, 400))
+    monkeypatch.setattr("gpvi.training.stopping.SETTLED_SHARE", 2.0)
+
+    def skewed(x):
+        return x[0] - x[0] ** 4 / 4 - 0.5 * (x[1] - x[0]) ** 2
+
+    head = gpvi.generators.SplineFlow(2, 4, 5.0, 8)
+    method = gpvi.GPVI(generator=gpvi.generators.Triangular(head=head), particles=128)
+    fit = functools.partial(
+        gpvi.fit, gpvi.Target(skewed, dim=2), method, key=0, checkpoint=tmp_path, progress=False
+    )
+    first = fit(exact=True)
+    trained = generator_of(first).training
+    assert (trained.steps, trained.gradients) == (200, 200 * 128)
+    assert "chains in its noise mix" in trained.chosen
+    leapfrogs = first.training.history["leapfrogs"]
+    assert first.training.gradients == round(4 * leapfrogs.sum(dtype=float))
+    again = fit(exact=True)
+    np.testing.assert_array_equal(again.particles, first.particles)
+    assert again.training.notes == first.training.notes
+    with pytest.raises(gpvi.errors.OtherRunError, match="exact"):
+        fit()
+
+
 class Record(NullMeter):
     def __init__(self):
         self.done, self.totals = [], []

@@ -14,7 +14,7 @@ from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.training import stopping
 from gpvi.training.fit import TrainingWarning
 from gpvi.training.program import chunk_length
-from gpvi.training.stopping import Assessment, Judge
+from gpvi.training.stopping import Assessment, Judge, Outlook
 
 SMALL = gpvi.GPVI(generator=Triangular(head=SplineFlow(2, 4, 5.0, 8)), particles=128)
 
@@ -92,6 +92,30 @@ def test_the_judge(before, now, missed, stops, monkeypatch):
     why, found = judge(state, None if before is None else Assessment(before, 0.0))
     assert found == judge.last == Assessment(now, missed)
     assert why is None if stops is None else stops in why
+
+
+@pytest.mark.parametrize(
+    ("outlook", "now", "missed", "stops"),
+    [
+        (Outlook("R̂ 1.00", 100), seen(-1.0, 0.6), 0.0, True),
+        (Outlook("R̂ 1.00", 100), seen(-1.0, 0.6), 0.3, False),
+        (Outlook("R̂ 1.00", 100), seen(-1.0, 0.1), 0.0, False),
+        (Outlook("R̂ 1.00", 100), seen(-1.0, 0.6, 0.9), 0.0, False),
+        (Outlook(None, 100), seen(-1.0, 0.6), 0.0, False),
+        (None, seen(-1.0, 0.6), 0.0, False),
+    ],
+)
+def test_training_for_chains_ends_where_they_mix(outlook, now, missed, stops, monkeypatch):
+    """Only where weights can confirm them: chains miss what the generator is walled off from, and do not say so."""
+    monkeypatch.setattr(stopping, "importance_of_draws", lambda *args, **options: now)
+    monkeypatch.setattr(stopping, "missing_mass", lambda *args, dtype: missed)
+    target = Whitened(gpvi.Target(gaussian, dim=1), Affine.identity(1, "float32"))
+    judge = Judge(target, tuple, looks=lambda state: outlook, key=jax.random.key(0))
+    state = SMALL.init(target, SMALL.default_optimizer(1), key=jax.random.key(0))
+    why, found = judge(state, None)
+    assert (why is not None) == found.refinable == stops
+    assert judge.last == found
+    assert not stops or "chains in its noise mix" in str(why)
 
 
 def test_draws_that_fit_by_luck_are_trained_on(monkeypatch):

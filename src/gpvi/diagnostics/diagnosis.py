@@ -423,10 +423,13 @@ def diagnose_chains(
     *,
     key: PRNGKeyArray,
 ) -> Diagnosis:
-    """Diagnose Markov chains by R̂, ESS and divergences, and by the score at `draws` of their draws."""
-    convergence = mcmc.summary(chains.by_chain(chains.drawn))
-    rhat = float(np.max(convergence.rhat))
-    ess = float(np.min([convergence.ess_bulk, convergence.ess_tail]))
+    """Diagnose Markov chains by R̂, ESS and divergences, and by the score at `draws` of their draws.
+
+    R̂ and ESS are the worst of the coordinates of training and of the target's own: a chain that mixes along each axis
+    of the one may mix badly along those of the other.
+    """
+    own = jax.vmap(density.affine)(chains.drawn)
+    rhat, ess = mcmc.worst(chains.by_chain(chains.drawn), chains.by_chain(own))
     heard = _heard(chains, density, exploration)
     unseen = 0.0 if heard is None else heard.unseen
     return Diagnosis(
@@ -461,7 +464,8 @@ def with_second_witness(
     drawn = draw_weighted(density.target, generator, draws, key=key)
     summary, log_weights = importance(drawn.log_ratios)
     if not summary.effective_share > 0:
-        return diagnosis
+        unconfirmed = verdict.of_two_witnesses(diagnosis.verdict, summary, "", 0.0, 0.0)
+        return dataclasses.replace(diagnosis, verdict=unconfirmed)
     x = np.asarray(jax.vmap(density.affine)(chains.drawn), np.float64)
     own = np.asarray(chains.by_chain(x))
     found = compared(

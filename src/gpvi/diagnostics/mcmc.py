@@ -52,6 +52,12 @@ def summary(chains: Float[Array | np.ndarray, "c n d"]) -> Convergence:
     return Convergence(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
 
 
+def worst(*views: Float[Array | np.ndarray, "c n _"]) -> tuple[float, float]:
+    """Return the largest R̂ and the smallest ESS, bulk or tail, of the same chains in several sets of coordinates."""
+    found = summary(np.concatenate([np.asarray(view, np.float64) for view in views], axis=-1))
+    return float(np.max(found.rhat)), float(np.min([found.ess_bulk, found.ess_tail]))
+
+
 def split_rhat(halves: Draws) -> PerCoordinate:
     """Return √((n − 1)/n + B/W) for chains that have been split."""
     n = halves.shape[1]

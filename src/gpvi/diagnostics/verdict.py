@@ -45,6 +45,9 @@ MEAN_ERRORS = 4.0
 """Standard errors of the mean score beyond which a mean is wrong; particles at rest have 0."""
 DISAGREEMENT = 5.0
 """Combined Monte-Carlo errors beyond which chains and importance weights disagree, of all means and spreads."""
+SMALLER_STEPS = "Reparameterise (non-centred hierarchies), or raise acceptance=."
+BETTER_NOISE = "Reparameterise (non-centred hierarchies), or train longer before refining."
+"""What to do about divergences of chains by themselves, and of chains in the noise of a generator."""
 RULED_OUT = 0.01
 """Below this p-value of the kernel Stein test the draws are not the posterior's."""
 
@@ -230,8 +233,9 @@ def of_chains(
     if divergences:
         return Verdict(
             "do not trust",
-            f"{divergences} transitions diverged: a part of the posterior is out of the integrator's reach",
-            "Reparameterise (non-centred hierarchies), or raise acceptance=.",
+            f"{divergences} transition{'s' * (divergences > 1)} diverged: a part of the posterior is out of the "
+            "integrator's reach",
+            SMALLER_STEPS,
         )
     if rhat > TRUSTED_RHAT or ess < TRUSTED_ESS:
         return Verdict(
@@ -250,19 +254,32 @@ def of_two_witnesses(
 ) -> Verdict:
     """Judge chains that importance weights were compared with: they differ most in `quantity`.
 
-    Weights that cannot be relied on count neither for the chains nor against them. Agreement does not make up for
-    divergences: in a neck where trajectories fail, the generator may fall short as well.
+    Weights that cannot be relied on do not count against the chains. Nor do uneven ones confirm them: in the noise of a
+    generator that fits badly, what it misses is so far out and so narrow that chains turn back before it, with an R̂ of
+    one and without a divergence. Agreement does not make up for divergences: in a neck where trajectories fail, the
+    generator may fall short as well.
     """
-    effective = importance.effective_share * importance.draws
-    unreliable = not importance.k_hat <= RELIABLE_K_HAT or effective < FEWEST_EFFECTIVE
-    if unreliable or chains.level == "do not trust":
+    share = importance.effective_share
+    heavy = not importance.k_hat <= RELIABLE_K_HAT
+    unreliable = heavy or share * importance.draws < FEWEST_EFFECTIVE
+    if chains.remedy == SMALLER_STEPS:
+        return chains._replace(remedy=BETTER_NOISE)
+    if chains.level == "do not trust":
         return chains
-    if abs(errors) > DISAGREEMENT:
+    if abs(errors) > DISAGREEMENT and not unreliable:
         return Verdict(
             "do not trust",
             f"by the chains {quantity} is {abs(shift):.2g} sd {'above' if shift > 0 else 'below'} what importance "
             f"weights say, {abs(errors):.0f} combined standard errors",
             "Run longer chains (refine(draws=…)) and train longer: one of the two misses a part of the posterior.",
+        )
+    if heavy or share < GOOD_SHARE:
+        return Verdict(
+            "no fault seen" if chains.level == "good" else chains.level,
+            f"{chains.reason}; but the generator that they started from fits too badly to confirm it (effective share "
+            f"{share:.2g}, k̂ = {importance.k_hat:.2f}), and in its noise chains can miss what it misses",
+            chains.remedy
+            or "Train longer before refining, reparameterise, or compare with gpvi.NUTS().",
         )
     agree = f"importance weights agree, everywhere within {abs(errors):.1f} standard errors"
     return chains._replace(reason=f"{chains.reason}; {agree}")

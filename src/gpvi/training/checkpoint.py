@@ -38,7 +38,7 @@ from gpvi.targets.semiseparable import Semiseparable
 from gpvi.targets.target import Target
 from gpvi.training.program import Plan, Program
 from gpvi.training.recovery import Run
-from gpvi.training.stopping import Assessment
+from gpvi.training.stopping import Assessment, Outlook
 
 KEPT = 2
 """Checkpoints kept per attempt: the newest, and the previous one in case the newest is damaged."""
@@ -456,7 +456,8 @@ def _encoded(run: Run) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "seconds": run.seconds,
         "stopped": run.stopped,
         "assessed": [
-            [at, list(each.importance), each.missing] for at, each in run.assessed.items()
+            [at, list(each.importance), each.missing, each.outlook and list(each.outlook)]
+            for at, each in run.assessed.items()
         ],
         "history": list(run.history()),
         "chunks": run.chunks(),
@@ -486,11 +487,19 @@ def _decoded(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray], fres
     run.notes, run.given_up = list(document["notes"]), document["given_up"]
     run.seconds, run.stopped = document["seconds"], document["stopped"]
     run.assessed = {
-        at: Assessment(Importance(*seen), missed) for at, seen, missed in document["assessed"]
+        at: Assessment(Importance(*seen), missed, _outlook(outlook))
+        for at, seen, missed, outlook in document["assessed"]
     }
     history = {name: arrays[f"history/{name}"] for name in document["history"]}
     run.restore(history, document["chunks"])
     return run
+
+
+def _outlook(stored: Any) -> Outlook | None:
+    if stored is None:
+        return None
+    mixing, gradients = stored
+    return Outlook(None if mixing is None else str(mixing), int(gradients))
 
 
 def _plain(leaf: Any) -> np.ndarray:

@@ -45,8 +45,14 @@ from gpvi.training.modes.particles import begun_at_particles
 from gpvi.training.modes.rival import mixture_for
 from gpvi.training.preparation import Prepared, default_batch_size, first_state, planned, prepare
 from gpvi.training.program import Plan, compile_chunk, limit_chunk_time, stack
-from gpvi.training.refinement import check_refinable, made_exact
-from gpvi.training.stopping import Candidate, Judge, best_attempt, fits_at_start, length_is_open
+from gpvi.training.refinement import Lookout, check_refinable, made_exact
+from gpvi.training.stopping import (
+    Candidate,
+    Judge,
+    best_attempt,
+    fits_at_start,
+    length_is_open,
+)
 
 RIVAL, PARTICLES = 1_000, 2_000
 """A mixture draws from the key folded with this number; attempts from those with smaller ones. A generator that is
@@ -172,10 +178,11 @@ def fit(
         first = fresh(0)
         if exact:
             check_refinable(density.target, plan.method, first.learner.model)
+        lookout = Lookout(density, key=jax.random.fold_in(key, 3)) if exact else None
         plan = limit_chunk_time(plan, density, first)
         program = compile_chunk(plan, density, first)
         if saves is not None:
-            _identify(saves, prepared, plan, density, first, init, key)
+            _identify(saves, prepared, plan, density, first, init, key, exact)
         placed = plan.place_target(density)
 
         def attempt(number: int, judge: Judge | None = None) -> tuple[State, Training]:
@@ -204,13 +211,13 @@ def fit(
             trained = plan.method, first, untrained
         elif plan.rounds:
             trained = best_attempt(
-                plan.method, attempt, placed, start.evidence, explored, rival, key=run_key
+                plan.method, attempt, placed, start.evidence, explored, rival, lookout, key=run_key
             )
         else:
             trained = (plan.method, *attempt(0))
         posterior = _posterior(*trained, density.target, start, notes, explored)
-        if exact and not posterior.training.interrupted:
-            posterior = made_exact(posterior, meter, key=jax.random.fold_in(key, 3))
+        if lookout is not None and not posterior.training.interrupted:
+            posterior = made_exact(posterior, meter, lookout)
     return posterior
 
 
@@ -407,12 +414,14 @@ def _identify(
     state: State,
     init: Any,
     key: PRNGKeyArray,
+    exact: bool = False,
 ) -> None:
     """Tell the checkpoints which run they belong to: the run on one device, so that it may resume on several."""
     alone = compile_chunk(dataclasses.replace(plan, mesh=None), density, state)
     arrays, batches = eqx.filter(state, eqx.is_array), example(plan, density)
     targets = prepared.targets
     who = identity(targets, density, plan, alone, arrays, init, key, batches)
+    who["exact"] = repr(exact and bool(plan.rounds))  # it decides when training ends
     distinct = {id(target): target for target in targets}.values()
     probed = [value for target in distinct for value in probes(target)]
     saves.identify(who, probed, prepared.starts, stacked=plan.seeds is not None)

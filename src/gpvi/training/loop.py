@@ -164,6 +164,7 @@ def train(
     watch.meter.update(run.done, run.ended(plan.steps))
     _conclude(run, plan.steps, watch.log, cut_short, interrupted())
     history = run.history()
+    taken = plan.method.gradients(history, target.dim) if history else 0
     training = Training(
         run.done,
         plan.steps if run.stopped is None else run.done,
@@ -171,7 +172,7 @@ def train(
         history,
         tuple(run.notes),
         chosen=f"{label(plan.method, target.dim)}; {run.ending(plan.steps)}",
-        gradients=plan.method.gradients(history, target.dim) if history else 0,
+        gradients=None if taken is None else taken + run.gradients_of_looks,
         interrupted=bool(interrupted()) and run.going(plan.steps),
         unfinished=run.going(plan.steps),
     )

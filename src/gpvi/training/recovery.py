@@ -63,6 +63,12 @@ class Run:
         """The assessment at the end of the last round."""
         return self.assessed[max(self.assessed)] if self.assessed else None
 
+    @property
+    def gradients_of_looks(self) -> int:
+        """The gradients that went into looking at chains."""
+        outlooks = (each.outlook for each in self.assessed.values())
+        return sum(each.gradients for each in outlooks if each is not None)
+
     def warn(self, note: str | None) -> None:
         """Add a note for the user, unless the run has it already."""
         if note is not None and note not in self.notes:

@@ -10,6 +10,7 @@ has no single noise to run in, chains also jump to draws of the generator (`gpvi
 
 import dataclasses
 import functools
+import signal
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ from gpvi.errors import NotAvailableError, TrainingWarning, warn
 from gpvi.generators import AbstractGenerator
 from gpvi.generators.noise import log_standard_normal, standard_normal
 from gpvi.methods import NUTS, Method
+from gpvi.methods.base import State
 from gpvi.methods.carriers import Chains, Particles, Sampler
 from gpvi.posterior.history import Training
 from gpvi.posterior.noise_space import NoiseSpace
@@ -44,9 +46,12 @@ from gpvi.targets.coordinates import Whitened
 from gpvi.targets.density import Density
 from gpvi.targets.target import Target
 from gpvi.training.context import check_context
-from gpvi.training.loop import Watch, train
+from gpvi.training.loop import AbandonedError, Watch, train
 from gpvi.training.program import Plan, compile_chunk, limit_chunk_time
+from gpvi.training.stopping import Outlook
 
+NOISE, WHITENED = "the generator's noise", "whitened coordinates"
+"""Where chains run."""
 STARTED = "started at draws chosen by importance weights"
 BLOCK = 250
 """Transitions of each chain in a block; a warm-up is one block."""
@@ -138,6 +143,7 @@ class Walk:
         self.interrupted = False
         self._method, self._density, self._plan = method, density, plan
         self._into_training = into_training
+        self.starts = into_training(starts)
         self._state, self._program = state, compile_chunk(plan, density, state)
         self._blocks: list[Training] = []
         self._tables: list[Chains] = []
@@ -198,10 +204,9 @@ class Walk:
     def mixing(self, density: Whitened) -> Mixing:
         """Judge the draws in the coordinates of training and in the target's own."""
         chains = self.chains()
-        both = jnp.concatenate([chains.drawn, jax.vmap(density.affine)(chains.drawn)], axis=1)
-        found = mcmc.summary(chains.by_chain(both))
-        ess = np.min([found.ess_bulk, found.ess_tail])
-        return Mixing(float(np.max(found.rhat)), float(ess), chains.divergences, len(chains.drawn))
+        own = jax.vmap(density.affine)(chains.drawn)
+        rhat, ess = mcmc.worst(chains.by_chain(chains.drawn), chains.by_chain(own))
+        return Mixing(rhat, ess, chains.divergences, len(chains.drawn))
 
     def record(self) -> tuple[NUTS, Training]:
         """Return the method as if it had run at once, and how it went."""
@@ -210,6 +215,18 @@ class Walk:
         seconds = sum(block.seconds for block in self._blocks)
         method = dataclasses.replace(self._method, draws=self.draws)
         return method, Training(self.steps, self.steps, seconds, joined, gradients=self.gradients)
+
+
+class Begun(NamedTuple):
+    """Chains in the coordinates that were chosen, the generator that they started from, and how it went.
+
+    `gradients` are those that were spent on chains in other coordinates.
+    """
+
+    walk: Walk
+    generator: AbstractGenerator
+    story: tuple[str, ...]
+    gradients: int = 0
 
 
 def refine(
@@ -232,13 +249,59 @@ def refine(
         return _refined(posterior, posterior.target, Goal(chains, draws), own, key=as_key(key))
 
 
-def made_exact(posterior: Posterior, meter: Meter, *, key: PRNGKeyArray) -> Posterior:
+class Lookout:
+    """Looks at the chains that would follow, between the rounds of training, and keeps those that it can end for.
+
+    Parameters
+    ----------
+    density
+        The posterior in the coordinates of training.
+    key
+        The key with which chains are made exact.
+    """
+
+    def __init__(self, density: Whitened, *, key: PRNGKeyArray):
+        self.key = key
+        self._density = density
+        self._kept: Begun | None = None
+
+    def __call__(self, state: State) -> Outlook | None:
+        """Run chains in the noise of the generator while they mix without a divergence; None if they cannot start.
+
+        The gradients of chains that training ends for are counted with those that follow. Raises `AbandonedError` if
+        it was interrupted.
+        """
+        generator, silent = state.learner.model, Relay(NullMeter(), 0, 0)
+        try:
+            begun = _in_noise(self._density, generator, EXACT_CHAINS, key=self.key)
+        except NotAvailableError:
+            return None
+        for draws in (BLOCK, EXACT_DRAWS):
+            begun.walk.until(draws, silent)
+            if begun.walk.interrupted:
+                signal.raise_signal(signal.SIGINT)
+                raise AbandonedError
+            mixing = begun.walk.mixing(self._density)
+            if mixing.poor or mixing.divergences:
+                return Outlook(None, begun.walk.gradients)
+        self._kept = begun
+        return Outlook(str(mixing), 0)
+
+    def kept(self, generator: AbstractGenerator) -> Begun | None:
+        """Return the chains that training ended for, if this is the generator that they run in."""
+        if self._kept is not None and eqx.tree_equal(self._kept.generator, generator):
+            return self._kept
+        return None
+
+
+def made_exact(posterior: Posterior, meter: Meter, lookout: Lookout) -> Posterior:
     """Refine until the chains agree and have `EXACT_ESS` effective draws, within `MOST_GRADIENTS`."""
     goal = Goal(EXACT_CHAINS, EXACT_DRAWS, EXACT_ESS, MOST_GRADIENTS)
     steps = posterior.training.steps
     assert posterior.target is not None
     own = Relay(meter, steps, steps)
-    return _refined(posterior, posterior.target, goal, own, key=key)
+    kept = lookout.kept(posterior.generator.generator)
+    return _refined(posterior, posterior.target, goal, own, kept, key=lookout.key)
 
 
 def check_refinable(target: Target, method: Method, model: Any) -> None:
@@ -268,6 +331,7 @@ def _refined(
     target: Target,
     goal: Goal,
     meter: Relay,
+    begun: Begun | None = None,
     *,
     key: PRNGKeyArray,
 ) -> Posterior:
@@ -275,7 +339,9 @@ def _refined(
     density = Whitened(target, posterior.affine)
     with target.precision():
         generator = posterior.generator.generator
-        walk, gradients, story = _begun(density, generator, goal.chains, meter, key)
+        if begun is None:
+            begun = _begun(density, generator, goal.chains, meter, key)
+        walk, gradients, story = begun.walk, begun.gradients, [*begun.story]
         if walk.draws < mcmc.FEWEST_DRAWS:
             warn(
                 "refining was interrupted before there were draws; this is the generator's posterior",
@@ -308,9 +374,9 @@ def _begun(
     chains: int,
     meter: Relay,
     key: PRNGKeyArray,
-) -> tuple[Walk, int, list[str]]:
-    """Run a first block of draws; return the chains in the better coordinates, gradients spent in others, and why."""
-    start_key, noise_key, affine_key = jax.random.split(key, 3)
+) -> Begun:
+    """Run a first block of draws in the better coordinates."""
+    start_key, _, affine_key = jax.random.split(key, 3)
     meter.update(0, "choosing where to start")
     affine = density
     point = jnp.zeros((1, density.dim), density.dtype)
@@ -318,24 +384,32 @@ def _begun(
         affine = WithProposals(density.target, density.affine, generator)
     if affine is not density and not _available(jax.vmap(generator.inverse), point):
         u, quality = _starts_of_components(density, generator, chains, key=start_key)
-        walk = Walk("whitened coordinates", affine, lambda u: u, u, key=affine_key)
+        walk = Walk(WHITENED, affine, lambda u: u, u, key=affine_key)
         walk.until(BLOCK, meter)
-        return walk, 0, [f"{STARTED} ({quality})"]
-    noise_space = NoiseSpace(density, generator)
-    z, quality = _starts(noise_space, chains, key=start_key)
-    forward = functools.partial(_pushed, generator)
-    story = [f"{STARTED} ({quality})"]
-    walk = Walk("the generator's noise", noise_space, forward, z, key=noise_key)
+        return Begun(walk, generator, (f"{STARTED} ({quality})",))
+    begun = _in_noise(density, generator, chains, key=key)
+    walk, story = begun.walk, begun.story
     walk.until(BLOCK, meter)
     if walk.interrupted or not walk.mixing(density).poor:
-        return walk, 0, story
-    other = Walk("whitened coordinates", affine, lambda u: u, forward(z), key=affine_key)
+        return begun
+    other = Walk(WHITENED, affine, lambda u: u, walk.starts, key=affine_key)
     other.until(BLOCK, meter)
     if other.interrupted:
-        return walk, other.gradients, story
+        return begun._replace(gradients=other.gradients)
     better, left = sorted((walk, other), key=lambda each: each.efficiency(density), reverse=True)
-    story.append(f"{left.where} gave fewer effective draws for a gradient ({left.mixing(density)})")
-    return better, left.gradients, story
+    why = f"{left.where} gave fewer effective draws for a gradient ({left.mixing(density)})"
+    return Begun(better, generator, (*story, why), left.gradients)
+
+
+def _in_noise(
+    density: Whitened, generator: AbstractGenerator, chains: int, *, key: PRNGKeyArray
+) -> Begun:
+    """Put chains at the starting points in the noise of a generator; none has moved yet."""
+    start_key, noise_key, _ = jax.random.split(key, 3)
+    noise_space = NoiseSpace(density, generator)
+    z, quality = _starts(noise_space, chains, key=start_key)
+    walk = Walk(NOISE, noise_space, functools.partial(_pushed, generator), z, key=noise_key)
+    return Begun(walk, generator, (f"{STARTED} ({quality})",))
 
 
 def _available(function: Callable[..., Any], *arguments: Any) -> bool:

@@ -5,7 +5,9 @@ ends at rest. After a round the draws are compared with the posterior by importa
 found: training stops when they fit, or when the ELBO no longer rises. If they do not fit and several modes were found,
 or if they still miss a part of the posterior at the end, the generator has a rival: a mixture. If the draws then cannot
 be trusted, training begins anew from another key, with a generator that has been fitted to what was found. The best
-attempt is kept, and all are reported, as a check on several modes.
+attempt is kept, and all are reported, as a check on several modes. Where Markov chains follow, training also stops as
+soon as the draws fit well enough for weights to be a second witness, and chains mix in the noise of the generator: the
+next round would cost more than it could save them.
 """
 
 import dataclasses
@@ -29,7 +31,7 @@ from gpvi.diagnostics.missing_mass import (
     missing_mass,
     wide_gaussian_evidence,
 )
-from gpvi.diagnostics.verdict import EVEN_SHARE, RELIABLE_K_HAT
+from gpvi.diagnostics.verdict import EVEN_SHARE, GOOD_SHARE, RELIABLE_K_HAT
 from gpvi.diagnostics.witness import evidence_of, hear
 from gpvi.errors import DivergenceError, TrainingWarning, warn
 from gpvi.exploration.search import Exploration
@@ -80,11 +82,36 @@ def length_is_open(
     return not chosen and searched and bool(method.rounds(target.dim))
 
 
+class Outlook(NamedTuple):
+    """What Markov chains from the draws promise: how they mixed, or None if badly, and the gradients of looking."""
+
+    mixing: str | None
+    gradients: int
+
+
 class Assessment(NamedTuple):
-    """How well the draws fit at the end of a round: their importance weights, and the mass they miss, if known."""
+    """How well the draws fit at the end of a round: their importance weights, and the mass they miss, if known.
+
+    If chains are to follow, also whether they mix already.
+    """
 
     importance: Importance
     missing: float | None
+    outlook: Outlook | None = None
+
+    @property
+    def second_witness(self) -> bool:
+        """Whether the draws fit so well that chains in the generator's noise go everywhere, and weights can confirm it.
+
+        Where q is far too narrow, its noise is walled off from what it misses, and no chain there says so.
+        """
+        reliable = self.importance.k_hat <= RELIABLE_K_HAT and not self.missing
+        return reliable and self.importance.effective_share >= GOOD_SHARE
+
+    @property
+    def refinable(self) -> bool:
+        """Whether chains mix in the generator's noise."""
+        return self.outlook is not None and self.outlook.mixing is not None
 
     @property
     def trusted(self) -> bool:
@@ -132,6 +159,10 @@ def _no_rival(judge: "Judge") -> None:
     """No mixture is tried."""
 
 
+Looks = Callable[[State], Outlook | None]
+"""Looks at the chains that would start from a state; None where they cannot."""
+
+
 def importance_of_draws(
     density: Whitened, generator: AbstractGenerator, *, key: PRNGKeyArray
 ) -> Importance:
@@ -152,10 +183,12 @@ class Judge:
         references: Callable[[], Sequence[ReferenceEvidence | None]],
         rival: Rival = _no_rival,
         explored: Callable[[], Exploration | None] = lambda: None,
+        looks: Looks | None = None,
         *,
         key: PRNGKeyArray,
     ):
         self._density, self._references, self._explored = density, references, explored
+        self._looks = looks
         self._train_rival = functools.cache(lambda: rival(self))
         self._key, self._other_key = jax.random.split(key)
         self.last: Assessment | None = None
@@ -197,6 +230,10 @@ class Judge:
         rival = self.rival()
         if rival is not None and rival.assessment.supersedes(now):
             return f"a mixture fits better ({rival.assessment})", now
+        if self._looks is not None and now.second_witness:
+            self.last = now = now._replace(outlook=self._looks(state))
+        if now.outlook is not None and now.refinable:
+            return f"chains in its noise mix ({now.outlook.mixing}; {now})", now
         if previous is None:
             return None, now
         gain = now.importance.elbo - previous.importance.elbo
@@ -247,6 +284,7 @@ def best_attempt(
     initial: InitialEvidence | None,
     explored: Callable[[], Exploration | None],
     rival: Rival = _no_rival,
+    looks: Looks | None = None,
     *,
     key: PRNGKeyArray,
 ) -> tuple[Method, State, Training]:
@@ -261,7 +299,7 @@ def best_attempt(
     reports: list[str] = []
     mixture: Candidate | None = None
     while len(attempts) < ATTEMPTS:
-        judge = Judge(density, references, rival, explored, key=judge_key)
+        judge = Judge(density, references, rival, explored, looks, key=judge_key)
         try:
             state, training = attempt(len(attempts), judge)
         except DivergenceError as error:
@@ -275,7 +313,8 @@ def best_attempt(
         assessment = judge.last if finished and judge.last is not None else judge.assess(state)
         attempts.append(Candidate(assessment, method, state, training))
         reports.append("; ".join([str(assessment), *training.notes]))
-        other = judge.rival(ended=True) if finished and not assessment.settled else None
+        enough = assessment.settled or assessment.refinable
+        other = judge.rival(ended=True) if finished and not enough else None
         rival = _no_rival
         if other is not None:
             mixture = other
@@ -294,5 +333,10 @@ def best_attempt(
     if not best.assessment.trusted:
         warn(f"no attempt can be trusted; {'; '.join(notes)}", TrainingWarning)
     interrupted = any(each.training.interrupted for each in attempts)
-    training = dataclasses.replace(best.training, notes=tuple(notes), interrupted=interrupted)
+    training = dataclasses.replace(
+        best.training,
+        notes=tuple(notes),
+        gradients=sum(each.training.gradients or 0 for each in attempts),
+        interrupted=interrupted,
+    )
     return best.method, best.state, training

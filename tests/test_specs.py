@@ -17,6 +17,7 @@ from gpvi.generators import (
     MLP,
     AffineFlow,
     Autoregressive,
+    Copula,
     Diagonal,
     FullRank,
     Generator,
@@ -65,6 +66,7 @@ EXAMPLES: list[Any] = [
     Residual(2, (5,), "gelu", 0.05, True),
     Triangular(2, SplineFlow(3), (), "silu", 0.1, "conditional"),
     Diagonal(0.1),
+    Copula(),
     FullRank(0.2),
     Planar(4),
     Mixture(3, FullRank(0.2)),
@@ -115,7 +117,17 @@ EXAMPLES: list[Any] = [
     Ordered(4, (1, 2)),
     Supports(("a", "b"), (Positive(2), Simplex(3))),
 ]
-FIELDLESS = {"NoEntropy", "Block", "Dense", "Linear", "Flat", "Categorical", "Bernoulli", "Poisson"}
+FIELDLESS = {
+    "Copula",
+    "NoEntropy",
+    "Block",
+    "Dense",
+    "Linear",
+    "Flat",
+    "Categorical",
+    "Bernoulli",
+    "Poisson",
+}
 
 
 def ids(example):

@@ -47,7 +47,7 @@ class Meter(Protocol):
     """
 
     def start(self, total: int, label: str) -> None:
-        """Begin to show work. It is called once, before `update`.
+        """Begin to show work. It is called before `update`, and again if the search for a start changes the plan.
 
         Parameters
         ----------
@@ -108,13 +108,16 @@ class LineMeter:
         self, prefix: str = "", *, keep: bool = True, clock: Callable[[], float] = time.monotonic
     ):
         self._prefix, self._keep, self._clock = prefix, keep, clock
+        self._open = False
 
     def start(self, total: int, label: str) -> None:
         """Write the first line."""
         self._total = total
         full = f"{self._prefix} {label}".strip()
         self._label = full if len(full) <= LABEL else _clipped(full.partition(" (")[0], LABEL)
-        self._begun, self._pace = self._clock(), Pace()
+        if not self._open:
+            self._begun, self._open = self._clock(), True
+        self._pace = Pace()
         self._done, self._message = 0, ""
         self._live = sys.stderr.isatty() or _in_notebook()
         self.update(0, "")
@@ -132,6 +135,7 @@ class LineMeter:
             self._write(f"\r{'':<{WIDTH}}\r")
         if self._keep and self._done:
             self._write(f"{self._ending()}\n")
+        self._open = False
 
     def _line(self) -> str:
         share = min(1.0, self._done / self._total) if self._total else 0.0

@@ -25,8 +25,10 @@ from cases import (
 )
 from gpvi import generators
 from gpvi.errors import InputError, NotAvailableError, UnknownOptionError
-from gpvi.generators import SplineFlow
-from gpvi.generators.bijections import HEAVIEST, STEEPNESS
+from gpvi.generators import Preconditioned, SplineFlow
+from gpvi.generators.bijections import HEAVIEST, STEEPNESS, BentHead
+from gpvi.generators.triangular import TriangularMap
+from gpvi.targets.coordinates import Affine
 from selection import some_slow
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -129,6 +131,36 @@ def test_learned_tails_are_those_of_student(degrees):
     assert weights.max() < 1.08
     assert weights[20:-20].min() > 0.8
     assert 1 / weights.mean() > 0.99, "the effective share of draws of q, 1 / E_p[p/q]"
+
+
+def test_a_copula_bends_each_coordinate_of_a_gaussian_by_itself():
+    """x − b = D T(D⁻¹Lz) with D² = diag(LLᵀ), whatever the coordinates of training, and the Gaussian at the start."""
+    rng = np.random.default_rng(0)
+    location, z = jnp.asarray(rng.standard_normal((2, 4)))
+    scale = jnp.asarray(np.tril(rng.standard_normal((4, 4))) + 2 * np.eye(4))
+    affine = Affine(location, scale)
+    started = built("copula", Shape(4, 4, ())).around(scale)
+    np.testing.assert_allclose(Preconditioned(started, affine)(z), location + scale @ z, 1e-12)
+
+    bent = eqx.tree_at(lambda g: g.marginals, started, perturbed(started.marginals, rng))
+    deviations = jnp.sqrt(jnp.diag(scale @ scale.T))
+    alone = jax.tree.map(lambda leaf: leaf[:, None], bent.marginals)
+    wanted = jax.vmap(BentHead.__call__)(alone, (scale @ z / deviations)[:, None])[:, 0]
+    x = Preconditioned(bent, affine)(z)
+    np.testing.assert_allclose((x - location) / deviations, wanted, 1e-12)
+
+
+def test_bent_coordinates_are_the_sinh_arcsinh_of_normal_ones():
+    """The density of one coordinate integrates to one, and a skewness of ε gives it slopes of e^ε and e^−ε far out."""
+    head = BentHead(*(jnp.asarray([each]) for each in (0.3, -0.2, 0.7, 0.1)))
+    generator = TriangularMap(head, None)
+    x = np.linspace(-60, 60, 200_001)
+    density = np.exp(jax.vmap(generator.log_prob)(jnp.asarray(x)[:, None]))
+    np.testing.assert_allclose(density.sum() * (x[1] - x[0]), 1, 1e-8)
+    skewed = BentHead(*(jnp.asarray([each]) for each in (0.0, 0.0, 0.7, 0.0)))
+    for far, slope in ((1e5, np.exp(0.7)), (-1e5, np.exp(-0.7))):
+        found = np.exp(skewed.log_slopes(jnp.asarray([far])))
+        np.testing.assert_allclose(found, slope, 1e-8)
 
 
 def test_linear_starts_at_the_identity(getkey):

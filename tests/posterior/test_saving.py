@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import gpvi
 from damage import array, drop, put
 from gpvi.errors import StorageError
-from gpvi.generators import MLP, Linear, Residual, SplineFlow, Triangular, triangular
+from gpvi.generators import MLP, Copula, Linear, Residual, SplineFlow, Triangular, triangular
 from gpvi.methods.carriers import Sampler
 from gpvi.persistence import format as storage
 from gpvi.posterior import saving
@@ -37,6 +37,7 @@ METHODS = {
     "linear": lambda: gpvi.GPVI(generator=Linear()),
     "mlp": lambda: gpvi.GPVI(generator=MLP((3,), "tanh"), gradient="functional", solver="dense"),
     "residual": lambda: gpvi.GPVI(generator=Residual(2, (4,), scale=0.3, learn_scale=True)),
+    "copula": lambda: gpvi.GPVI(generator=Copula()),
     "affine": lambda: gpvi.AmortizedKSD(generator=Triangular(2, "affine", (4,))),
     "conditional": lambda: gpvi.AmortizedGFSF(
         generator=Triangular(1, "affine", (), scale_form="conditional")

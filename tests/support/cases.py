@@ -47,6 +47,7 @@ KINDS: dict[str, Callable[[Shape], generators.Generator]] = {
     "affine-tailed": lambda s: generators.Triangular(
         s.latent, "affine", s.hidden, "gelu", scale=0.7, tails=True
     ),
+    "copula": lambda s: generators.Copula(),
     "planar": lambda s: generators.Planar(3),
     "autoregressive": lambda s: generators.Autoregressive(2, 4),
 }
@@ -59,6 +60,7 @@ INVERTIBLE = (
     "full-rank",
     "full-rank-tailed",
     "affine-tailed",
+    "copula",
     "autoregressive",
 )
 INJECTIVE = (*INVERTIBLE, "planar")

@@ -9,6 +9,7 @@ from gpvi.generators.base import Generator as Generator
 from gpvi.generators.base import Head as Head
 from gpvi.generators.flows import Autoregressive as Autoregressive
 from gpvi.generators.flows import Planar as Planar
+from gpvi.generators.gaussian import Copula as Copula
 from gpvi.generators.gaussian import Diagonal as Diagonal
 from gpvi.generators.gaussian import FullRank as FullRank
 from gpvi.generators.gaussian import Linear as Linear

@@ -19,6 +19,8 @@ density and little mass (the neck of a funnel), into which an optimiser of log p
 The combination. The ends of the paths, weighted by exp ELBO, and the current Gaussian make up a mixture q. Draws from q
 with the weights (p/q)^β correct its moments towards those of p.
 
+What is left. Where the Gaussian does not fit, `bending.py` estimates how much of what it misses lies in the marginals.
+
 [1] Zhang, Carpenter, Gelman, Vehtari: Pathfinder: Parallel quasi-Newton variational inference (JMLR 2022).
 [2] Opper, Archambeau: The variational Gaussian approximation revisited (Neural Computation 2009).
 [3] Khan, Rue: The Bayesian learning rule (JMLR 2023).
@@ -28,6 +30,7 @@ climb) and `_combination.py`.
 """
 
 from gpvi.initialization._low_rank import RANK as RANK
+from gpvi.initialization.bending import share_of_marginals as share_of_marginals
 from gpvi.initialization.result import Gaussian as Gaussian
 from gpvi.initialization.result import NoPathError as NoPathError
 from gpvi.initialization.result import Report as Report

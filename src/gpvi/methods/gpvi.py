@@ -16,7 +16,7 @@ from gpvi._compute.outer_products import added_up, norm
 from gpvi.directions import functional_direction
 from gpvi.directions.functional import restricted
 from gpvi.errors import InputError, NotAvailableError
-from gpvi.generators import AbstractGenerator, Generator, Mixture, Residual, Triangular
+from gpvi.generators import AbstractGenerator, Copula, Generator, Mixture, Residual, Triangular
 from gpvi.generators.noise import standard_normal
 from gpvi.kernels import Kernel, OnNoise
 from gpvi.methods.base import About, Info, Learner, Method, State, built, require_batches
@@ -43,6 +43,8 @@ from gpvi.targets.density import Density, Evaluation, evaluate
 
 ROUNDS = (500, 1_000, 2_000, 4_000)
 """Steps in each round if `steps` is not given."""
+COPULA_STEPS = 250
+"""Steps for `Copula`, which has four parameters for a coordinate and starts as the best Gaussian."""
 PAPER_PARTICLES = 100
 """The paper's draws per step, and the default for "functional", whose time grows with their square."""
 UNUSED: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -232,6 +234,10 @@ class GPVI(Method):
         ):  # what no gradient accepts is refused; the generator is looked at with its own gradient
             cls(**{**options, "gradient": "functional", "generator": cls.generator})
         return {name: value for name, value in options.items() if name not in unused}
+
+    def default_steps(self) -> int:
+        """Return the number of steps if none is given: 5,000, and 250 for `Copula`."""
+        return COPULA_STEPS if isinstance(self.generator, Copula) else super().default_steps()
 
     def rounds(self, dim: int) -> tuple[int, ...]:
         """Return rounds of doubling length for `Triangular`, and none for other generators.

@@ -16,6 +16,7 @@ from jaxtyping import Array
 from gpvi._compute.inverses import inverse, solve_transposed
 from gpvi._compute.precision import product
 from gpvi.generators import Preconditioned
+from gpvi.generators.gaussian import CopulaMap
 from gpvi.generators.residual import ResidualMap
 from gpvi.kernels import Gram, squared_distances
 from gpvi.solvers.base import (
@@ -45,6 +46,8 @@ class Block(ExactSolver):
         if isinstance(generator, Preconditioned):
             inner = self.solve(generator.generator, z, v)
             return jax.vmap(generator.affine.solve_transposed)(inner)
+        if isinstance(generator, CopulaMap):
+            return jax.vmap(lambda row: generator.solve_transposed(z, row))(v)
         k = generator.latent
         z_head, _ = generator.split(z)
         right, y_tail = v[:, :k], v[:, k:]

@@ -43,7 +43,15 @@ from gpvi.training.context import check_context
 from gpvi.training.loop import Callback, Watch, label, train
 from gpvi.training.modes.particles import begun_at_particles
 from gpvi.training.modes.rival import mixture_for
-from gpvi.training.preparation import Prepared, default_batch_size, first_state, planned, prepare
+from gpvi.training.preparation import (
+    BENT,
+    Prepared,
+    default_batch_size,
+    first_state,
+    planned,
+    prepare,
+    should_bend,
+)
 from gpvi.training.program import Plan, compile_chunk, limit_chunk_time, stack
 from gpvi.training.refinement import Lookout, check_refinable, made_exact
 from gpvi.training.stopping import (
@@ -101,8 +109,9 @@ def fit(
     method
         A name such as "nuts", for a method with its default options, or an object such as `gpvi.NUTS(chains=8)`.
         `gpvi.GPVI()` by default, with another generator for networks. If log p and its gradient take more than 2²⁰
-        operations, in up to 20 dimensions, it is `GPVI(gradient="l2", particles=128, first_round=250)` (see
-        docs/choosing.md).
+        operations, in up to 20 dimensions, it is `GPVI(gradient="l2", particles=128, first_round=250)`. In 129 to 3,000
+        dimensions it has the generator `Copula`, where that is expected to remove most of what the best Gaussian
+        misses (see docs/choosing.md).
     key
         A JAX random key, or a seed such as 0; the same key gives the same posterior.
     steps, optimizer
@@ -155,18 +164,22 @@ def fit(
     (1000, 2)
     """
     check_context("gpvi.fit", key)
-    plan = planned(target, method, steps, optimizer, batch_size, init, mesh)
+    usual = planned(target, method, steps, optimizer, batch_size, init, mesh)
     if method is None and not isinstance(init, Posterior):
         _advise(target)
     check_watching(callbacks, checkpoint, every, exact)
     saves = None if checkpoint is None else Checkpoints(checkpoint, every)
     key = as_key(key)
     start_key, init_key, run_key = jax.random.split(key, 3)
-    work = shown(_meter(progress), plan.steps, label(plan.method, target.dim))
+    work = shown(_meter(progress), usual.steps, label(usual.method, target.dim))
     with _locked(saves), target.precision(), work as meter:
         meter.update(0, "searching for a start")
-        prepared = prepare([target], plan.method, plan.batch_size, [init], saves, keys=[start_key])
+        prepared = prepare(
+            [target], usual.method, usual.batch_size, [init], saves, keys=[start_key]
+        )
         [density], [start], [notes] = prepared.densities, prepared.starts, prepared.notes
+
+        plan = _reconsidered(usual, density, method, steps, optimizer, init, meter, key=start_key)
 
         explored = once_explored(density, key=jax.random.fold_in(start_key, 1))
 
@@ -203,7 +216,7 @@ def fit(
             return mixture_for(plan.method, density, explored(), judge.assess, key=own_key)
 
         untrained = None
-        if length_is_open(target, plan.method, steps, optimizer, batch_size, init):
+        if length_is_open(target, usual.method, steps, optimizer, batch_size, init):
             untrained = _untrained(
                 plan, placed, first, start, explored, meter, key=jax.random.fold_in(start_key, 2)
             )
@@ -335,6 +348,28 @@ def fit_seeds(
             TrainingWarning,
         )
     return [posterior for posterior, _ in made]
+
+
+def _reconsidered(
+    usual: Plan,
+    density: Whitened,
+    method: Method | str | None,
+    steps: int | None,
+    optimizer: optax.GradientTransformation | None,
+    init: Any,
+    meter: Meter,
+    *,
+    key: PRNGKeyArray,
+) -> Plan:
+    """Return the plan, now that the start is known: a Gaussian copula instead of the default where that suffices."""
+    key = jax.random.fold_in(key, 3)
+    if method is not None or not should_bend(usual, density, init, key=key):
+        return usual
+    steps = BENT.default_steps() if steps is None else steps
+    optimizer = BENT.default_optimizer(steps) if optimizer is None else optimizer
+    plan = dataclasses.replace(usual, method=BENT, steps=steps, optimizer=optimizer)
+    meter.start(plan.steps, label(plan.method, density.dim))
+    return plan
 
 
 def _untrained(

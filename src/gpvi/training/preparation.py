@@ -17,7 +17,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from gpvi.diagnostics.missing_mass import InitialEvidence
 from gpvi.errors import TrainingWarning, warn
 from gpvi.exploration.search import Exploration
-from gpvi.generators.triangular import TriangularMap
+from gpvi.generators import Copula
+from gpvi.generators.gaussian import CopulaMap
+from gpvi.generators.triangular import ALL_HEAD, TriangularMap
 from gpvi.methods import GPVI, Method, as_method
 from gpvi.methods.base import Learner, State
 from gpvi.methods.carriers import Sampler
@@ -40,6 +42,10 @@ THRIFTY = GPVI(gradient="l2", particles=128, first_round=250)
 """The default where log p is expensive: few draws, by the gradient whose noise vanishes as q comes near p."""
 THRIFTY_DIMENSIONS = 20
 """The largest dimension for that default: its gradient takes d times the generator's work for each draw."""
+BENT = GPVI(generator=Copula(), gradient="l2", particles=128, learning_rate=0.02)
+"""The default where the head of a generator cannot have all coordinates, and most of what is missed is in marginals."""
+BENT_SHARE = 0.5
+"""The least share of what the Gaussian misses that bent coordinates must be expected to remove."""
 WHITENED_DIMENSIONS = 200_000
 """The largest dimension in which `init="auto"` searches for a Gaussian; beyond 3,000 its covariance is low rank."""
 
@@ -83,6 +89,16 @@ def _default_method(target: Target, init: Any, batch_size: int | None) -> Method
         return GPVI()
     with target.precision():
         return THRIFTY if expensive(target) else GPVI()
+
+
+def should_bend(plan: Plan, density: Whitened, init: Any, *, key: PRNGKeyArray) -> bool:
+    """Whether `BENT` would remove most of what the Gaussian at the start misses, where `GPVI()` is the default."""
+    from gpvi.initialization import DENSE_DIMENSIONS, share_of_marginals
+
+    usual = plan.method == GPVI() and plan.batch_size is None and searches(init, density.target)
+    if not usual or not ALL_HEAD < density.dim <= DENSE_DIMENSIONS:
+        return False
+    return share_of_marginals(density, key=key) >= BENT_SHARE
 
 
 def default_batch_size(target: Target, method: Method, batch_size: int | None) -> int | None:
@@ -225,8 +241,12 @@ def first_state(
     """
     state = method.init(density, optimizer, key=key)
     model = state.learner.model
-    if isinstance(model, TriangularMap) and searches(init, density.target):
-        state = state._replace(learner=state.learner._replace(model=model.at_rest()))
+    if searches(init, density.target):
+        if isinstance(model, TriangularMap):
+            model = model.at_rest()
+        if isinstance(model, CopulaMap):
+            model = model.around(density.affine.matrix)
+        state = state._replace(learner=state.learner._replace(model=model))
     if isinstance(method, SMC) and not isinstance(init, Posterior):
         return method.from_afar(density, optimizer, key=key)
     if isinstance(method, MarkovChains) and isinstance(init, str):

@@ -571,7 +571,7 @@ class Posterior:
         if found is None:
             raise NotAvailableError(
                 "modes() explores the posterior, and this one cannot be explored: it has more than 200 dimensions, "
-                "needs mini-batches or streamed data, is a network, or its log-density is expensive or nowhere finite."
+                "streamed data, or the weights of a network, or its log-density is expensive or nowhere finite."
             )
         shares, errors = found.shares
         return tabulated(found.points, found.log_density, found.labels, shares, errors)

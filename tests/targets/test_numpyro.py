@@ -465,6 +465,12 @@ def forgets_the_indices(y):
         sample("y", dist.Normal(a, 1), obs=jnp.arange(5.0))
 
 
+def rows_of_numpy(y):
+    a = sample("a", dist.Normal(0, 1))
+    with numpyro.plate("datum", 5, subsample_size=2) as i:
+        sample("y", dist.Normal(a, 1), obs=np.arange(5.0)[i])
+
+
 @pytest.mark.filterwarnings("ignore:Out-of-support values")
 @pytest.mark.parametrize(
     ("model", "message"),
@@ -476,6 +482,7 @@ def forgets_the_indices(y):
         (no_latent, "no_latent has no latent sites.*numpyro.sample"),
         (with_delta, "'d' has a Delta.*numpyro.deterministic"),
         (few_batches, "plates rows, columns.*'columns', has 120 batches.*all but one"),
+        (rows_of_numpy, r"NumPy arrays at the indices of a plate.*jnp.asarray\(y\)\[i\]"),
         (forgets_the_indices, "'datum' and fails on a batch of 2 of 5.*numpyro.subsample"),
         (impossible, "no point with a finite log-density.*'y': -inf|'y': nan"),
     ],
@@ -585,7 +592,7 @@ def test_a_series_of_pandas_inside_a_model():
         sample("y", dist.Normal(b * frame["x"], 1), obs=frame["y"].values)
 
     with pytest.raises(
-        InputError, match=r"traced \(TracerArrayConversionError\).*\.values"
+        InputError, match=r"traced value .*\(TracerArrayConversionError\).*\.values"
     ) as found:
         Target.from_numpyro(model)
     assert "\n" not in found.value.args[0]

@@ -328,9 +328,9 @@ class NumPyroModel:
                 ) from error
             if isinstance(error, jax.errors.TracerArrayConversionError):
                 raise InputError(
-                    f"the model {_name(self._model)} turns an unknown into a NumPy array while it is traced "
-                    "(TracerArrayConversionError), as NumPy's functions and the columns of pandas do. Write it in "
-                    'jax.numpy, and make arrays of columns: df["x"].values, or np.asarray.'
+                    f"the model {_name(self._model)} turns a traced value into a NumPy array "
+                    "(TracerArrayConversionError), as NumPy's functions, the columns of pandas and NumPy arrays at the "
+                    'indices of a plate do. Write it in jax.numpy, with arrays: df["x"].values, jnp.asarray(y)[i].'
                 ) from error
             raise InputError(
                 f"the model {_name(self._model)} fails when it is run with the given arguments: "

@@ -60,7 +60,12 @@ def states() -> None:
     y = np.array([0.1, -0.4, 5.8, 6.3], np.float32)
     target = gpvi.Target.from_numpyro(mixture, y)
     posterior = gpvi.fit(target, gpvi.FullRankVI(), key=KEY, steps=100, progress=False)
-    assert np.asarray(posterior.draws(50, key=KEY)["state"]).mean(0).round().tolist() == [0, 0, 1, 1]
+    assert np.asarray(posterior.draws(50, key=KEY)["state"]).mean(0).round().tolist() == [
+        0,
+        0,
+        1,
+        1,
+    ]
 
 
 def pymc() -> None:

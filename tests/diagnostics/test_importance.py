@@ -194,6 +194,11 @@ def test_conditioning_is_that_of_the_dense_block(getkey):
     assert conditioning(scaled, z) == pytest.approx(np.exp(2.0))
 
 
+def test_weights_of_no_draw_cannot_be_relied_on():
+    log_weights, k_hat = smoothed_log_weights(jnp.full(400, -jnp.inf))
+    assert np.isneginf(log_weights).all() and k_hat == np.inf
+
+
 @pytest.mark.parametrize(("rise", "k_hat"), [(1e-7, 0.0), (5.0, np.inf)])
 def test_a_tail_of_ties_has_no_pareto_law(rise, k_hat):
     """All ratios are alike but for a few: rounding where q = p, or a density in steps."""

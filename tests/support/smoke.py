@@ -1,4 +1,4 @@
-"""A little of everything, as a program: fit, diagnose, save, load, a network, NumPyro, ArviZ, scikit-learn.
+"""A little of everything, as a program: fit, diagnose, save, load, a network, NumPyro, PyMC, ArviZ, scikit-learn.
 
 It runs where only the library and its extras are installed, so it uses no test tools.
 """
@@ -48,6 +48,42 @@ def model() -> None:
     assert float(draws.posterior["scale"].min()) > 0
 
 
+def states() -> None:
+    """A NumPyro model with discrete latents, summed out and drawn again."""
+
+    def mixture(y):
+        share = numpyro.sample("share", dist.Beta(2, 2))
+        with numpyro.plate("data", len(y)):
+            state = numpyro.sample("state", dist.Bernoulli(share))
+            numpyro.sample("y", dist.Normal(6.0 * state, 1.0), obs=y)
+
+    y = np.array([0.1, -0.4, 5.8, 6.3], np.float32)
+    target = gpvi.Target.from_numpyro(mixture, y)
+    posterior = gpvi.fit(target, gpvi.FullRankVI(), key=KEY, steps=100, progress=False)
+    assert np.asarray(posterior.draws(50, key=KEY)["state"]).mean(0).round().tolist() == [
+        0,
+        0,
+        1,
+        1,
+    ]
+
+
+def pymc() -> None:
+    """A PyMC model, its deterministics and their dims."""
+    import pymc as pm
+
+    y = np.random.default_rng(0).normal(3.0, 2.0, 50)
+    with pm.Model(coords={"unit": ["m", "cm"]}) as normal:
+        mean, scale = pm.Normal("mean", 0, 10), pm.HalfNormal("scale", 5)
+        pm.Deterministic("means", mean * np.array([1.0, 100.0]), dims="unit")
+        pm.Normal("y", mean, scale, observed=y)
+    target = gpvi.Target.from_pymc(normal)
+    posterior = gpvi.fit(target, gpvi.FullRankVI(), key=KEY, steps=500, progress=False)
+    draws = posterior.to_arviz(key=KEY, draws=500)
+    assert abs(float(draws.posterior["mean"].mean()) - y.mean()) < 0.3
+    assert draws.posterior["means"].dims == ("chain", "draw", "unit")
+
+
 def chains() -> None:
     """NUTS, by BlackJAX."""
     target = gpvi.Target(lambda x: -0.5 * x @ x, dim=2)
@@ -68,6 +104,6 @@ def network() -> None:
 if __name__ == "__main__":
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for part in (density, model, chains, network):
+        for part in (density, model, states, pymc, chains, network):
             part()
             print(part.__name__, flush=True)

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-EXTRAS = ("cli", "plots", "numpyro", "arviz", "sklearn", "flax", "data")
+EXTRAS = ("cli", "plots", "numpyro", "discrete", "pymc", "arviz", "sklearn", "flax", "data")
 _REQUIREMENT = re.compile(r"([A-Za-z0-9_.-]+)>=([0-9.]+)")
 
 
@@ -14,7 +14,8 @@ def requirements() -> list[str]:
     """The library's dependencies, and those of the extras that run on any machine."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
-    return [*project["dependencies"], *(each for name in EXTRAS for each in extras[name])]
+    needed = [*project["dependencies"], *(each for name in EXTRAS for each in extras[name])]
+    return [requirement for requirement in needed if not requirement.startswith("gpvi[")]
 
 
 def lowest() -> list[str]:

@@ -465,6 +465,21 @@ def forgets_the_indices(y):
         sample("y", dist.Normal(a, 1), obs=jnp.arange(5.0))
 
 
+def renamed(y, calls=[]):  # noqa: B006
+    calls.append(0)
+    sample(f"a{len(calls)}", dist.Normal(0, 1))
+
+
+def of_letters(y):
+    sample("y", dist.Normal(sample("a", dist.Normal(0, 1)), 1), obs="abc")
+
+
+def rows_of_numpy(y):
+    a = sample("a", dist.Normal(0, 1))
+    with numpyro.plate("datum", 5, subsample_size=2) as i:
+        sample("y", dist.Normal(a, 1), obs=np.arange(5.0)[i])
+
+
 @pytest.mark.filterwarnings("ignore:Out-of-support values")
 @pytest.mark.parametrize(
     ("model", "message"),
@@ -476,6 +491,9 @@ def forgets_the_indices(y):
         (no_latent, "no_latent has no latent sites.*numpyro.sample"),
         (with_delta, "'d' has a Delta.*numpyro.deterministic"),
         (few_batches, "plates rows, columns.*'columns', has 120 batches.*all but one"),
+        (renamed, "has a site 'a2' when it is first called.*names that do not depend"),
+        (of_letters, "site 'y' observes 'abc', which is no number"),
+        (rows_of_numpy, r"NumPy arrays at the indices of a plate.*jnp.asarray\(y\)\[i\]"),
         (forgets_the_indices, "'datum' and fails on a batch of 2 of 5.*numpyro.subsample"),
         (impossible, "no point with a finite log-density.*'y': -inf|'y': nan"),
     ],
@@ -576,6 +594,15 @@ def test_a_model_with_every_other_broadcasting_has_a_density():
     assert np.isfinite(target.log_density(target.initial))
 
 
+def test_numbers_drawn_inside_a_model_are_told():
+    def noisy():
+        noise = jax.random.normal(numpyro.prng_key())
+        sample("a", dist.Normal(noise, 1))
+
+    with pytest.warns(UserWarning, match=r"calls numpyro.prng_key\(\): .* held"):
+        Target.from_numpyro(noisy)
+
+
 def test_a_series_of_pandas_inside_a_model():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"x": Y, "y": Y})
@@ -585,7 +612,7 @@ def test_a_series_of_pandas_inside_a_model():
         sample("y", dist.Normal(b * frame["x"], 1), obs=frame["y"].values)
 
     with pytest.raises(
-        InputError, match=r"traced \(TracerArrayConversionError\).*\.values"
+        InputError, match=r"traced value .*\(TracerArrayConversionError\).*\.values"
     ) as found:
         Target.from_numpyro(model)
     assert "\n" not in found.value.args[0]

@@ -30,7 +30,7 @@ from gpvi.training.modes.gaussians import (
     together,
 )
 from gpvi.training.modes.rival import Rivalry, alone, enriched
-from gpvi.training.modes.weights import Cloud, heaviest, needed, weighted_draws
+from gpvi.training.modes.weights import Cloud, heaviest, needed, weighed, weighted_draws
 
 SMALL = gpvi.GPVI(generator=Triangular(head=SplineFlow(2, 4, 5.0, 8)), particles=64)
 CENTRES, SHARES = np.array([[-6.0, 0.0], [6.0, 3.0]]), np.array([0.3, 0.7])
@@ -114,6 +114,16 @@ def test_copies_and_components_elsewhere_are_not_needed():
     kept, weights = needed(ratios, np.full(4_000, 1 / 4_000))
     assert len(kept) == 2 and 2 in kept and 3 not in kept
     np.testing.assert_allclose(sorted(weights), [0.25, 0.75], atol=1e-3)
+
+
+def test_where_no_draw_has_a_weight_the_particles_count():
+    """Gaussians far from everything, outside of whose reach log p is −∞."""
+    affines = stacked_affines(CENTRES + 1e3, np.stack([FACTOR, FACTOR]), "float32")
+    walled = gpvi.Target(lambda x: jnp.where(x @ x < 1e4, two_modes(x), -jnp.inf), dim=2)
+    density = Whitened(walled, Affine.identity(2, "float32"))
+    cloud = Cloud.of(explored(), density)
+    model, _ = weighed(density, of_gaussians(affines), cloud, key=jax.random.key(0))
+    assert np.isfinite(model.log_weights).all()
 
 
 def test_particles_become_coordinates():

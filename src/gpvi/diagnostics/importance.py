@@ -68,7 +68,7 @@ def smoothed_log_weights(log_ratios: Float[Array, " n"]) -> tuple[Float[Array, "
 
     A non-finite ratio (a draw outside the support, or where log p failed) gets no weight. If a quarter of the tail is
     tied, as by rounding when q = p, no Pareto law can be fitted: k̂ is then 0 if no weight exceeds e times the mean,
-    which rules out a tail, and infinite otherwise.
+    which rules out a tail, and infinite otherwise, also if no draw has a weight.
     """
     from blackjax.diagnostics import psis_weights
 
@@ -77,7 +77,7 @@ def smoothed_log_weights(log_ratios: Float[Array, " n"]) -> tuple[Float[Array, "
     log_weights, k_hat = psis_weights(jnp.where(finite, log_ratios, floor))
     log_weights = jnp.where(finite, log_weights, -jnp.inf)
     nearly_even = log_weights.max() + jnp.log(log_weights.size) < 1
-    fallback = jnp.where(nearly_even, 0.0, jnp.inf)
+    fallback = jnp.where(nearly_even & finite.any(), 0.0, jnp.inf)
     return log_weights, jnp.where(jnp.isnan(k_hat), fallback, k_hat)
 
 

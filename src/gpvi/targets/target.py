@@ -228,6 +228,12 @@ class Target(eqx.Module):
                 "their initial values, as in numpyro.infer.MCMC. Use numpyro.sample to infer them.",
                 UserWarning,
             )
+        if unconstrained.draws_keys:
+            warn(
+                "the model calls numpyro.prng_key(): what it draws is held, the same numbers at every evaluation. Use "
+                "numpyro.sample for unknowns, and pass other numbers as arguments.",
+                UserWarning,
+            )
         return cls(
             **unconstrained.target_arguments(),
             temperature=1.0 if temperature is None else temperature,

@@ -1,13 +1,14 @@
 """What the trace of a NumPyro model says of its sites, and which sites are refused."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from gpvi.errors import InputError
+from gpvi.errors import InputError, brief
 
 Sites = Mapping[str, Mapping[str, Any]]
 """A trace: what NumPyro knows of each site, by name."""
@@ -27,6 +28,18 @@ class Plate(NamedTuple):
     name: str
     size: int
     subsample: int
+
+
+def watching_keys(model: Callable[..., Any], seen: set[str]) -> Callable[..., Any]:
+    """The model; while it runs, the types of statements that draw a key of their own are added to `seen`."""
+    from numpyro.primitives import Messenger
+
+    class Watch(Messenger):
+        def process_message(self, msg: dict[str, Any]) -> None:
+            if msg["type"] == "prng_key":
+                seen.add(msg["type"])
+
+    return Watch(model)
 
 
 def unconstrained(name: str, site: Mapping[str, Any]) -> Array:
@@ -186,6 +199,8 @@ def check_terms(trace: Sites) -> None:
     for name, site in trace.items():
         if not is_data(site):
             continue
+        if not isinstance(site["value"], jax.Array) and not _is_numeric(site["value"]):
+            raise InputError(f"site {name!r} observes {brief(site['value'])}, which is no number.")
         fn_shape = (*site["fn"].batch_shape, *site["fn"].event_shape)
         shape = jnp.broadcast_shapes(fn_shape, np.shape(site["value"]))
         value, means = (_padded(each, len(shape)) for each in (np.shape(site["value"]), fn_shape))
@@ -202,6 +217,10 @@ def check_terms(trace: Sites) -> None:
                 f"which broadcast to {shape}: data are paired with the means of others. Give both the same shape "
                 "(compare (N, 1) with (N,)), or repeat the data by a numpyro.plate."
             )
+
+
+def _is_numeric(value: Any) -> bool:
+    return np.asarray(value).dtype.kind in "biuf"
 
 
 def _is_unknown(site: Mapping[str, Any]) -> bool:

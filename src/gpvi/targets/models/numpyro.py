@@ -50,6 +50,8 @@ class NumPyroModel:
         The values of `numpyro.param` sites: the initial ones, as in `numpyro.infer.MCMC`.
     observed
         The values of the observed sites.
+    draws_keys
+        Whether the model calls `numpyro.prng_key`, for numbers that are then the same at every evaluation.
     dims
         The names of the axes of each site, taken from its plates.
     """
@@ -69,7 +71,9 @@ class NumPyroModel:
         with precision(dtype):
             self._inspect(self._read_structure, self._model)
             self.held = self._initial_parameters()
-            self._inspect(self._read_sites, self._on({}))
+            drawn: set[str] = set()
+            self._inspect(self._read_sites, sites.watching_keys(self._on({}), drawn))
+            self.draws_keys = bool(drawn)
             self.dim = sum(math.prod(latent.shape) for latent in self._latents)
             if self.dim == 0:
                 raise InputError(
@@ -328,9 +332,9 @@ class NumPyroModel:
                 ) from error
             if isinstance(error, jax.errors.TracerArrayConversionError):
                 raise InputError(
-                    f"the model {_name(self._model)} turns an unknown into a NumPy array while it is traced "
-                    "(TracerArrayConversionError), as NumPy's functions and the columns of pandas do. Write it in "
-                    'jax.numpy, and make arrays of columns: df["x"].values, or np.asarray.'
+                    f"the model {_name(self._model)} turns a traced value into a NumPy array "
+                    "(TracerArrayConversionError), as NumPy's functions, the columns of pandas and NumPy arrays at the "
+                    'indices of a plate do. Write it in jax.numpy, with arrays: df["x"].values, jnp.asarray(y)[i].'
                 ) from error
             raise InputError(
                 f"the model {_name(self._model)} fails when it is run with the given arguments: "
@@ -437,6 +441,12 @@ class NumPyroModel:
 
     def _flat(self, trace: dict[str, dict[str, Any]]) -> Float[Array, " d"]:
         """The latent sites of a trace, unconstrained, as one vector."""
+        lost = [latent.name for latent in self._latents if latent.name not in trace]
+        if lost:
+            raise InputError(
+                f"the model {_name(self._model)} has a site {lost[0]!r} when it is first called, and not when it is "
+                "called again. Give its sites names that do not depend on what changes between calls."
+            )
         parts = [sites.unconstrained(latent.name, trace[latent.name]) for latent in self._latents]
         return jnp.concatenate([jnp.ravel(part) for part in parts])
 

@@ -128,7 +128,7 @@ def test_where_no_draw_has_a_weight_the_particles_count():
 
 def test_particles_become_coordinates():
     x, labels = draws(4_000)
-    cloud = Cloud(x, np.full(len(x), 1 / len(x)), np.zeros(len(x)), np.dtype("float32"))
+    cloud = Cloud(x, np.full(len(x), 1 / len(x)), np.zeros(len(x)), np.dtype("float32"), 1.0)
     affines: Any = starts(cloud, np.where(labels == 0, -1, 0))
     np.testing.assert_allclose(affines.location, CENTRES[1:], atol=0.1)
     np.testing.assert_allclose(affines.scale[0] @ affines.scale[0].T, FACTOR @ FACTOR.T, atol=0.1)
@@ -239,6 +239,25 @@ def test_gaussians_learn_together():
     )
     ratios = draw_weighted(density, fitted, 4_000, key=jax.random.key(2)).log_ratios
     assert importance(ratios)[0].effective_share > 0.98
+
+
+@pytest.mark.parametrize(("effective", "share"), [(10.0, 0.3), (1e9, 0.6)])
+def test_particles_count_by_how_many_draws_they_are_worth(effective, share):
+    """Cauchy modes of 30 % and 70 %, for which Gaussians have unreliable weights; particles say 90 % and 10 %."""
+
+    def log_density(x):
+        bodies = -jnp.log1p(((x - 8 * CENTRES) ** 2).sum(1)) * 1.5
+        return jax.nn.logsumexp(jnp.log(SHARES) + bodies)
+
+    density = rivalry(log_density, explored()).density
+    narrow = np.stack([0.2 * np.eye(2)] * 2)
+    mixture = of_gaussians(stacked_affines(8 * CENTRES, narrow, density.dtype))
+    rows = np.repeat([0, 1], [90, 10])
+    cloud = Cloud(8 * CENTRES[rows], np.ones(100), np.zeros(100), density.dtype, effective)
+    drawn = weighted_draws(density, mixture, key=jax.random.key(0))
+    assert drawn.k_hat > 0.7
+    model, _ = weighed(density, mixture, cloud, key=jax.random.key(0))
+    assert jnp.exp(model.normalised)[0] == pytest.approx(share, abs=0.05)
 
 
 @pytest.mark.slow

@@ -46,6 +46,8 @@ class Cloud(NamedTuple):
     log_density: Float[np.ndarray, " n"]
     dtype: np.dtype
     """That of training."""
+    effective: float
+    """As many independent draws would estimate log Z as well as the islands."""
 
     @classmethod
     def of(cls, exploration: Exploration, density: Whitened) -> "Cloud":
@@ -55,7 +57,8 @@ class Cloud(NamedTuple):
         each = exploration.labels.shape[1]
         weights = np.repeat(exploration.island_weights, each) / each
         log_density = exploration.log_density.ravel() + float(density.affine.log_det())
-        return cls(np.asarray(u, np.float64), weights, log_density, density.dtype)
+        effective = 1 / max(exploration.log_evidence_se, len(flat) ** -0.5) ** 2
+        return cls(np.asarray(u, np.float64), weights, log_density, density.dtype, effective)
 
 
 class Weighted(NamedTuple):
@@ -85,7 +88,8 @@ def weighed(
     """Return the mixture with the best weights, without the components that are not needed, and the number of these.
 
     The mean over the posterior is over weighted draws of the components. If their weights cannot be relied on, the
-    islands' particles count for as much as they: particles may have met fewer modes.
+    islands' particles count as well: by how many effective draws both are, but not for more than those, since particles
+    may have met fewer modes.
     """
     drawn = weighted_draws(density, mixture, key=key)
     ratios, average = drawn.ratios, drawn.average
@@ -93,7 +97,10 @@ def weighed(
         log_q = component_log_probs(mixture, jnp.asarray(cloud.points, density.dtype))
         at_particles = np.exp(np.asarray(log_q - log_q.max(1, keepdims=True), np.float64))
         ratios = np.concatenate([ratios, at_particles])
-        average = 0.5 * np.concatenate([average, cloud.weights / cloud.weights.sum()])
+        effective = average.sum() ** 2 / max((average**2).sum(), np.finfo(float).tiny)
+        counted = min(0.5, cloud.effective / (cloud.effective + effective))
+        particles = counted * cloud.weights / cloud.weights.sum()
+        average = np.concatenate([(1 - counted) * average, particles])
     kept, weights = needed(ratios, average)
     arrays, static = eqx.partition(mixture, eqx.is_array)
     fewer = eqx.combine(jax.tree.map(lambda leaf: leaf[kept], arrays), static)

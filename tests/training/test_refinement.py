@@ -299,7 +299,7 @@ def test_training_ends_with_the_round_whose_chains_mix(tmp_path, monkeypatch):
     again = fit(exact=True)
     np.testing.assert_array_equal(again.particles, first.particles)
     assert again.training.notes == first.training.notes
-    with pytest.raises(gpvi.errors.OtherRunError, match="exact"):
+    with pytest.raises(gpvi.errors.OtherRunError, match="number of steps"):
         fit()
 
 

@@ -106,8 +106,10 @@ def test_the_generator_is_kept_beside_the_chains(exact):
     x, log_q = generator_of(exact).sample_and_log_prob(5, key=KEY)
     assert x.shape == (5, 3)
     np.testing.assert_allclose(generator_of(exact).log_prob(x), log_q, rtol=1e-9)
-    with pytest.raises(NotAvailableError, match=r"\.trained"):
-        exact.refine(key=KEY)
+    assert repr(exact).startswith("<Posterior by NUTS from GPVI in 3 dimensions")
+    for asked in (exact.refine, functools.partial(exact.resample, 5)):
+        with pytest.raises(NotAvailableError, match=r"\.trained"):
+            asked(key=KEY)
 
 
 def test_both_witnesses_agree_and_give_the_evidence(exact):
@@ -297,7 +299,7 @@ def test_training_ends_with_the_round_whose_chains_mix(tmp_path, monkeypatch):
     again = fit(exact=True)
     np.testing.assert_array_equal(again.particles, first.particles)
     assert again.training.notes == first.training.notes
-    with pytest.raises(gpvi.errors.OtherRunError, match="exact"):
+    with pytest.raises(gpvi.errors.OtherRunError, match="number of steps"):
         fit()
 
 

@@ -28,7 +28,8 @@ class Training:
         What the library chose by itself, and why training stopped.
     gradients
         The evaluations of log p and its gradient that the steps took; None if the method does not count them. With
-        mini-batches, each is of a batch. The search for a start and earlier attempts are not counted.
+        mini-batches, each is of a batch. All attempts are counted, and looks at chains that training went on after; the
+        search for a start and exploration are not.
     interrupted
         Whether Ctrl-C ended it. Files do not keep this.
     unfinished

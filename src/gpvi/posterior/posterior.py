@@ -184,6 +184,8 @@ class Posterior:
     def __repr__(self) -> str:
         done, planned = self.training.steps, self.training.planned
         name = type(self.method).__name__
+        if self.trained is not None:
+            name = f"{name} from {type(self.trained.method).__name__}"
         return f"<Posterior by {name} in {self.dim:,} dimensions, {done:,} of {planned:,} steps>"
 
     def _repr_html_(self) -> str:
@@ -975,7 +977,10 @@ class Posterior:
 
     @property
     def _approximation(self) -> Approximation:
-        return approximation(type(self.method).__name__, self.model, self.affine)
+        name = type(self.method).__name__
+        if self.trained is not None:
+            name = f"a refined posterior (its generator is .trained, its chains are by {name})"
+        return approximation(name, self.model, self.affine)
 
     def _smoothed(
         self, n: int, key: PRNGKeyArray, what: str

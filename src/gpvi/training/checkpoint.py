@@ -487,15 +487,15 @@ def _decoded(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray], fres
     run.notes, run.given_up = list(document["notes"]), document["given_up"]
     run.seconds, run.stopped = document["seconds"], document["stopped"]
     run.assessed = {
-        at: Assessment(Importance(*seen), missed, _outlook(outlook))
-        for at, seen, missed, outlook in document["assessed"]
+        at: Assessment(Importance(*seen), missed, _outlook(*outlook))
+        for at, seen, missed, *outlook in document["assessed"]
     }
     history = {name: arrays[f"history/{name}"] for name in document["history"]}
     run.restore(history, document["chunks"])
     return run
 
 
-def _outlook(stored: Any) -> Outlook | None:
+def _outlook(stored: Any = None) -> Outlook | None:
     if stored is None:
         return None
     mixing, gradients = stored

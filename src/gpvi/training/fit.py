@@ -138,7 +138,9 @@ def fit(
     exact
         Whether to go on from the trained generator to Markov chains, as `Posterior.refine` does: four of 1,000 draws,
         then twice as many, until R̂ ≤ 1.01 and 1,000 draws are effective (bulk and tail), with at most two million
-        gradients of log p. What was done is in `posterior.training.notes`; the generator is `posterior.trained`.
+        gradients of log p. Training in rounds ends with the first whose draws fit (an effective share of at least 0.5,
+        k̂ ≤ 0.7) and whose chains mix without a divergence. What was done is in `posterior.training.notes`; the
+        generator is `posterior.trained`.
 
     Returns
     -------
@@ -456,7 +458,8 @@ def _identify(
     arrays, batches = eqx.filter(state, eqx.is_array), example(plan, density)
     targets = prepared.targets
     who = identity(targets, density, plan, alone, arrays, init, key, batches)
-    who["exact"] = repr(exact and bool(plan.rounds))  # it decides when training ends
+    if exact and plan.rounds:
+        who["number of steps"] += ", or until chains mix"
     distinct = {id(target): target for target in targets}.values()
     probed = [value for target in distinct for value in probes(target)]
     saves.identify(who, probed, prepared.starts, stacked=plan.seeds is not None)

@@ -307,10 +307,15 @@ def made_exact(posterior: Posterior, meter: Meter, lookout: Lookout) -> Posterio
 def check_refinable(target: Target, method: Method, model: Any) -> None:
     """Refuse what Markov chains cannot start from, with what to do instead."""
     name = type(method).__name__
+    if isinstance(model, Chains):
+        raise NotAvailableError(
+            f"{name} makes Markov chains, which are exact in the limit already, and has no generator to start from: "
+            "ask it for more draws. A refined posterior keeps its generator as .trained, to be refined again."
+        )
     if isinstance(model, Particles):
         raise NotAvailableError(
             f"{name} holds a fixed set of draws, and no generator in whose noise chains could run. Train one with "
-            "gpvi.GPVI(), or run gpvi.NUTS() on the target; a refined posterior keeps its generator as .trained."
+            "gpvi.GPVI(), or run gpvi.NUTS() on the target."
         )
     generator = model.generator if isinstance(model, Sampler) else model
     if not generator.injective:

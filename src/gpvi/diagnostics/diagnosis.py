@@ -48,8 +48,8 @@ from gpvi.targets.preflight import rounded
 
 FLAT_DIMENSIONS = 200
 """Beyond it the draws are too few to find the direction along which log p falls the least."""
-CONDITIONED = 256
-"""Draws at which the conditioning of A is computed."""
+CONDITIONED, CONDITIONED_NUMBERS = 256, 2**24
+"""Draws at which the conditioning of A is computed, and the most numbers that their A may have together."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -340,7 +340,8 @@ def diagnose_generator(
             met_once=0.0 if heard is None else heard.met_once,
         )
     )
-    z = generator.noise(min(draws, CONDITIONED), key=condition_key)
+    few = max(1, min(draws, CONDITIONED, CONDITIONED_NUMBERS // generator.latent**2))
+    z = generator.noise(few, key=condition_key)
     return Diagnosis(
         verdict=judged,
         fold=fold,

@@ -191,9 +191,7 @@ def fit(
 
         meter.update(0, "compiling")
         first = fresh(0)
-        if exact:
-            check_refinable(density.target, plan.method, first.learner.model)
-        lookout = Lookout(density, key=jax.random.fold_in(key, 3)) if exact else None
+        lookout = _lookout(density, plan, first, key=jax.random.fold_in(key, 3)) if exact else None
         plan = limit_chunk_time(plan, density, first)
         program = compile_chunk(plan, density, first)
         if saves is not None:
@@ -372,6 +370,12 @@ def _reconsidered(
     plan = dataclasses.replace(usual, method=BENT, steps=steps, optimizer=optimizer)
     meter.start(plan.steps, label(plan.method, density.dim))
     return plan
+
+
+def _lookout(density: Whitened, plan: Plan, first: State, *, key: PRNGKeyArray) -> Lookout:
+    """Return what looks at chains after each round, or refuse a fit whose draws no chain can refine."""
+    check_refinable(density.target, plan.method, first.learner.model)
+    return Lookout(density, key=key)
 
 
 def _untrained(

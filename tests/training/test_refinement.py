@@ -1,12 +1,14 @@
 """From a generator to Markov chains: exact on Gaussians, honest about what it did, refused where it cannot be right."""
 
 import functools
+import signal
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import gpvi
@@ -18,8 +20,9 @@ from gpvi.posterior.posterior import Posterior
 from gpvi.posterior.proposals import WithProposals
 from gpvi.posterior.start import Start
 from gpvi.progress import NullMeter
-from gpvi.targets.coordinates import Affine
+from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.training import refinement
+from gpvi.training.loop import AbandonedError, Interrupts
 from known_posteriors import NO_TRAINING
 
 KEY = jax.random.key(0)
@@ -301,6 +304,19 @@ def test_training_ends_with_the_round_whose_chains_mix(tmp_path, monkeypatch):
     assert again.training.notes == first.training.notes
     with pytest.raises(gpvi.errors.OtherRunError, match="number of steps"):
         fit()
+
+
+def test_an_interrupted_look_interrupts_the_run(exact, monkeypatch):
+    """The look has a handler of its own for Ctrl-C, and hands it on."""
+    monkeypatch.setattr(
+        refinement.Walk, "until", lambda self, *_: setattr(self, "interrupted", True)
+    )
+    method, density = exact.trained.method, Whitened(exact.target, exact.affine)
+    with jax.enable_x64(True), Interrupts(term=False) as interrupted:
+        state = method.init(density, optax.identity(), key=KEY)
+        with pytest.raises(AbandonedError):
+            refinement.Lookout(density, key=KEY)(state)
+        assert interrupted() == signal.SIGINT
 
 
 class Record(NullMeter):

@@ -35,6 +35,12 @@ def test_a_finite_value_with_a_bad_score_is_masked():
     assert np.isfinite(at.score).all()
 
 
+@pytest.mark.parametrize("n", [3, 409, 1_000])
+def test_where_all_is_finite_nothing_is_rejected(n):
+    at = Evaluation(jnp.zeros(n), jnp.zeros((n, 2)), jnp.ones(n, bool))
+    assert at.rejected == 0.0
+
+
 @pytest.mark.parametrize(("bad", "stops"), [(2, False), (3, True), (4, True)])
 def test_the_mean_stops_the_run_when_most_draws_are_bad(bad, stops):
     finite = jnp.arange(4) >= bad

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
 import gpvi
 from gpvi.diagnostics.importance import draw_weighted, importance
@@ -124,6 +125,23 @@ def test_where_no_draw_has_a_weight_the_particles_count():
     cloud = Cloud.of(explored(), density)
     model, _ = weighed(density, of_gaussians(affines), cloud, key=jax.random.key(0))
     assert np.isfinite(model.log_weights).all()
+
+
+def test_small_matrices_are_left_to_one_thread(monkeypatch):
+    """On cores that others use, BLAS spends most of its time waiting for its own threads."""
+    threads = []
+
+    def noted(method):
+        threads.extend(x["num_threads"] for x in threadpool_info() if x["user_api"] == "blas")
+        return False
+
+    monkeypatch.setattr(rival, "learns_from_particles", noted)
+    density = Whitened(gpvi.Target(two_modes, dim=2), Affine.identity(2, "float32"))
+    nothing: Any = object.__new__(Exploration)
+    assess: Any = noted
+    key = jax.random.key(0)
+    assert rival.mixture_for(gpvi.GPVI(), density, nothing, assess, key=key) is None
+    assert threads and set(threads) == {1}
 
 
 def test_particles_become_coordinates():

@@ -96,7 +96,7 @@ class Evaluation(NamedTuple):
     @property
     def rejected(self) -> Scalar:
         """The share of draws that are not finite."""
-        return 1.0 - self.finite.mean()
+        return (~self.finite).mean()
 
 
 def at_once(dim: int) -> int:

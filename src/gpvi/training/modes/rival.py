@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from threadpoolctl import threadpool_limits
 
 from gpvi._compute.precision import product
 from gpvi.diagnostics.verdict import RELIABLE_K_HAT
@@ -105,6 +106,7 @@ class Rivalry(NamedTuple):
         return gradients <= min(MOST_GRADIENTS, MOST_OPERATIONS / self.density.operations())
 
 
+@threadpool_limits.wrap(limits=1, user_api="blas")
 def mixture_for(
     method: Method,
     density: Whitened,
@@ -115,7 +117,8 @@ def mixture_for(
 ) -> Candidate | None:
     """Train a mixture in place of the method's generator.
 
-    None if that may not be replaced, if one component is enough, or if the modes are too many to be listed.
+    None if that may not be replaced, if one component is enough, or if the modes are too many to be listed. BLAS has
+    one thread meanwhile: on matrices of this size several gain little, and on busy cores take fifty times as long.
     """
     if exploration is None:
         return None

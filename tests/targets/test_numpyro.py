@@ -596,7 +596,8 @@ def test_a_model_with_every_other_broadcasting_has_a_density():
 
 def test_numbers_drawn_inside_a_model_are_told():
     def noisy():
-        noise = jax.random.normal(numpyro.prng_key())
+        key: Any = numpyro.prng_key()
+        noise = jax.random.normal(key)
         sample("a", dist.Normal(noise, 1))
 
     with pytest.warns(UserWarning, match=r"calls numpyro.prng_key\(\): .* held"):

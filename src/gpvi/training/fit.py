@@ -110,8 +110,8 @@ def fit(
         A name such as "nuts", for a method with its default options, or an object such as `gpvi.NUTS(chains=8)`.
         `gpvi.GPVI()` by default, with another generator for networks. If log p and its gradient take more than 2²⁰
         operations, in up to 20 dimensions, it is `GPVI(gradient="l2", particles=128, first_round=250)`. In 129 to 3,000
-        dimensions it has the generator `Copula`, where that is expected to remove most of what the best Gaussian
-        misses (see docs/choosing.md).
+        dimensions it has the generator `Copula`, where that is expected to remove a quarter or more of what the
+        best Gaussian misses (see docs/choosing.md).
     key
         A JAX random key, or a seed such as 0; the same key gives the same posterior.
     steps, optimizer

@@ -48,13 +48,14 @@ def brief(value: object) -> str:
     Returns
     -------
     str
-        Its representation, shortened.
+        Its representation; of a long one the beginning and the end.
     """
     try:
         shown = repr(value)
     except Exception:  # of the user's class, or of an integer with more digits than Python prints
         shown = f"<{type(value).__name__}>"
-    return f"{' '.join(shown.split()):.80}"
+    line = " ".join(shown.split())
+    return line if len(line) <= 80 else f"{line[:40]}…{line[-39:]}"
 
 
 class UnknownOptionError(InputError, TypeError):

@@ -96,7 +96,7 @@ def run(
         typer.Option(
             "--case",
             metavar="CASE",
-            help="Only this case of an image set: split, clean; default all. May be repeated.",
+            help="Only this case: split of an image set, rings of frontier; default all. May be repeated.",
         ),
     ] = None,
     again: Annotated[

@@ -7,6 +7,7 @@ the largest mode alone, of which they must. `Spikes` asks how often a spike is s
 import dataclasses
 import math
 import time
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -26,6 +27,7 @@ from gpvi_paper.experiments.base import (
     Experiment,
     Metric,
     Results,
+    RunsCases,
     Table,
     higher,
     lower,
@@ -48,7 +50,7 @@ class Islands:
         return {}
 
 
-class Witnesses(Experiment[Islands]):
+class Witnesses(RunsCases[Islands]):
     """Exploration of every density, heard on right and on wrong draws."""
 
     name = "witness"
@@ -83,9 +85,14 @@ class Witnesses(Experiment[Islands]):
         """One row."""
         return {"Islands": Islands()} if preset in {"best", "smoke"} else {}
 
+    def problems(self, label: str, preset: str) -> Sequence[str]:
+        """The densities; two of them under `smoke`."""
+        every = SMOKE_CASES if preset == "smoke" else tuple(DENSITIES)
+        return tuple(case for case in every if case in self.cases)
+
     def measure(self, results: Results[Islands]) -> None:
         """Explore every density with every seed."""
-        chosen = SMOKE_CASES if results.preset == "smoke" else tuple(DENSITIES)
+        chosen = self.problems(results.label, results.preset)
         jobs = [(case, seed) for case in chosen for seed in results.seeds]
         blank = {metric.key: np.nan for metric in self.metrics}
         meter = results.meter()

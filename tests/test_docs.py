@@ -13,6 +13,8 @@ import gpvi
 from gpvi import specs
 from selection import some_slow
 
+pytestmark = pytest.mark.usefixtures("unexplored")
+
 PAGE = Path(__file__).parents[1] / "docs" / "write-your-own.md"
 MODULE = "write_your_own"
 

@@ -13,6 +13,8 @@ from gpvi.cli import load_app
 from gpvi.cli.application import wrapped
 from gpvi.errors import StorageError
 
+pytestmark = pytest.mark.usefixtures("unexplored")
+
 GAUSSIAN = """
 import jax.numpy as jnp
 

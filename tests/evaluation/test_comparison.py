@@ -8,6 +8,8 @@ import pytest
 import gpvi
 from gpvi.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("unexplored")
+
 TARGET = gpvi.Target(lambda x: -0.5 * (x**2).sum(), dim=2)
 
 

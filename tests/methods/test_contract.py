@@ -23,6 +23,8 @@ from gpvi.generators import AbstractGenerator, Linear, Planar
 from gpvi.methods import METHODS, Method
 from selection import some_slow
 
+pytestmark = pytest.mark.usefixtures("unexplored")
+
 
 class Bounds(NamedTuple):
     """How far the moments may be off in units of the posterior: see `Regression.errors`."""

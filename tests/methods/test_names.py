@@ -13,6 +13,8 @@ from gpvi.errors import InputError, UnknownOptionError
 from gpvi.methods import METHODS, as_method, method_name
 from gpvi.specs import hyphenated
 
+pytestmark = pytest.mark.usefixtures("unexplored")
+
 
 @given(st.sampled_from(METHODS), st.sampled_from("-_ "), st.booleans())
 def test_every_spelling_of_a_class_is_its_name(kind, separator, upper):

@@ -27,6 +27,8 @@ from known_posteriors import (
     target,
 )
 
+pytestmark = pytest.mark.usefixtures("unexplored")
+
 mpl.use("Agg")
 norm: Any = stats.norm
 

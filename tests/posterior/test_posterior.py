@@ -18,6 +18,8 @@ from gpvi.posterior.posterior import Posterior
 from gpvi.posterior.start import Start
 from gpvi.targets.coordinates import Affine
 
+pytestmark = pytest.mark.usefixtures("unexplored")
+
 MEAN = np.array([1.0, -2.0, 0.5])
 ROOT = np.array([[1.5, 0.0, 0.0], [0.7, 0.8, 0.0], [-0.3, 0.2, 0.4]])
 COVARIANCE = ROOT @ ROOT.T

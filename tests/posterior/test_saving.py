@@ -33,6 +33,8 @@ from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.targets.target import Target
 from selection import slow
 
+pytestmark = pytest.mark.usefixtures("unexplored")
+
 METHODS = {
     "linear": lambda: gpvi.GPVI(generator=Linear()),
     "mlp": lambda: gpvi.GPVI(generator=MLP((3,), "tanh"), gradient="functional", solver="dense"),

@@ -21,6 +21,8 @@ from gpvi.training.preparation import (
 )
 from gpvi.training.program import LONGEST_CHUNK, limit_chunk_time
 
+pytestmark = pytest.mark.usefixtures("unexplored")
+
 KEY = jax.random.key(0)
 SMALL = gpvi.GPVI(generator=Triangular(head=SplineFlow(2, 4, 5.0, 8)), particles=16)
 

@@ -31,6 +31,8 @@ from gpvi.training.program import chunk_length, stack
 from gpvi.training.recovery import TOLERATED_REJECTED, first_failure
 from selection import slow, some_slow
 
+pytestmark = pytest.mark.usefixtures("unexplored")
+
 LINEAR = gpvi.GPVI(generator=Linear(), particles=32, learning_rate=0.05)
 KEY = jax.random.key(0)
 

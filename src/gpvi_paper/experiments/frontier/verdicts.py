@@ -5,8 +5,6 @@ ranges, and every interquartile range within 20 %. A verdict is wrong if it says
 """
 
 import time
-from collections.abc import Callable, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -20,14 +18,13 @@ from gpvi_paper.experiments.base import (
     Metric,
     Recipe,
     Results,
-    RunsCases,
     Table,
     higher,
     lower,
     seconds,
 )
-from gpvi_paper.experiments.frontier.densities import PUBLIC, Known
-from gpvi_paper.experiments.frontier.hard import OURS
+from gpvi_paper.experiments.frontier.base import DENSITIES, OnDensities
+from gpvi_paper.experiments.frontier.densities import Known
 
 LOG_EVIDENCE_TOLERANCE = 0.1
 MEDIAN_TOLERANCE, RANGE_TOLERANCE = 0.2, 0.2
@@ -36,9 +33,6 @@ QUARTILES, SLACK = np.array([0.25, 0.5, 0.75]), 0.02
 LARGE_MODE, LOST = 0.02, 0.1
 """A mode of at least this share is missing if the draws have less than this part of it."""
 DRAWS, EXACT_DRAWS = 20_000, 40_000
-SMOKE_CASES = ("two-far", "moons")
-
-DENSITIES: dict[str, tuple[str, Callable[[], Known]]] = PUBLIC | OURS
 
 
 class Comparison(NamedTuple):
@@ -86,7 +80,7 @@ def compared(
     )
 
 
-class Frontier(RunsCases[Recipe]):
+class Frontier(OnDensities[Recipe]):
     """Every density by GPVI, by tempered particles and by NUTS."""
 
     name = "frontier"
@@ -98,7 +92,6 @@ class Frontier(RunsCases[Recipe]):
         "nats, no mode of 2 % or more is missing, medians are within .2 interquartile ranges and these within 20 %. "
         "A verdict misleads if it says good of a fit that is not right."
     )
-    cases = MappingProxyType({name: title for name, (title, _) in DENSITIES.items()})
     metrics = (
         higher("right", "right", "log Z, modes, medians and ranges within tolerances", "yes or no"),
         higher("good", "said good", "whether the verdict is good", "yes or no"),
@@ -147,37 +140,19 @@ class Frontier(RunsCases[Recipe]):
             }
         return {}
 
-    def problems(self, label: str, preset: str) -> Sequence[str]:
-        """The densities; two of them under `smoke`."""
-        every = SMOKE_CASES if preset == "smoke" else tuple(DENSITIES)
-        return tuple(case for case in every if case in self.cases)
-
-    def measure(self, results: Results[Recipe]) -> None:
-        """Fit every density with every seed, and compare verdict and draws with the truth."""
-        chosen = self.problems(results.label, results.preset)
-        jobs = [(case, seed) for case in chosen for seed in results.seeds]
-        blank = {metric.key: np.nan for metric in self.metrics}
-        meter = results.meter()
-        meter.start(len(jobs), self.name)
+    def measured(self, results: Results[Recipe], case: str, seed: int) -> dict[str, float]:
+        """Fit once, and compare verdict and draws with the truth."""
         try:
-            for done, (case, seed) in enumerate(jobs):
-                meter.update(done, f"{self.cases[case]}, seed {seed}")
-                key = jax.random.fold_in(jax.random.key(seed), list(DENSITIES).index(case))
-                try:
-                    values = measured(results, case, seed, key=key)
-                except GPVIError as error:
-                    results.note(f"{case}, seed {seed}: {error}")
-                    values = {"right": 0.0, "good": 0.0, "misled": 0.0, "doubted": 0.0}
-                results.add(blank | values, case)
-        finally:
-            meter.close()
+            return fitted(results, case, seed)
+        except GPVIError as error:
+            results.note(f"{case}, seed {seed}: {error}")
+            return {"right": 0.0, "good": 0.0, "misled": 0.0, "doubted": 0.0}
 
 
-def measured(
-    results: Results[Recipe], case: str, seed: int, *, key: PRNGKeyArray
-) -> dict[str, float]:
+def fitted(results: Results[Recipe], case: str, seed: int) -> dict[str, float]:
     """Fit once, and measure."""
     known = DENSITIES[case][1]()
+    key = jax.random.fold_in(jax.random.key(seed), list(DENSITIES).index(case))
     fit_key, verdict_key, draw_key = jax.random.split(key, 3)
     jax.clear_caches()
     began, busy = time.perf_counter(), time.process_time()

@@ -7,7 +7,6 @@ the largest mode alone, of which they must. `Spikes` asks how often a spike is s
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -27,14 +26,13 @@ from gpvi_paper.experiments.base import (
     Experiment,
     Metric,
     Results,
-    RunsCases,
     Table,
     higher,
     lower,
     seconds,
 )
+from gpvi_paper.experiments.frontier.base import DENSITIES, OnDensities
 from gpvi_paper.experiments.frontier.densities import LOG_2PI, Known
-from gpvi_paper.experiments.frontier.verdicts import DENSITIES, SMOKE_CASES
 
 EXACT_DRAWS = 20_000
 LEAST_LOST = 0.02
@@ -50,7 +48,7 @@ class Islands:
         return {}
 
 
-class Witnesses(RunsCases[Islands]):
+class Witnesses(OnDensities[Islands]):
     """Exploration of every density, heard on right and on wrong draws."""
 
     name = "witness"
@@ -61,7 +59,6 @@ class Witnesses(RunsCases[Islands]):
         "one, as if a search had found nothing else. Exact draws and the true log Z must raise no alarm; draws of the "
         "largest mode alone, and its log Z, must."
     )
-    cases = MappingProxyType({name: title for name, (title, _) in DENSITIES.items()})
     metrics = (
         Metric("log_evidence_error", "log Z", "log Z by the islands, less the truth"),
         Metric("se", "its s.e.", "the standard error that they state"),
@@ -85,24 +82,9 @@ class Witnesses(RunsCases[Islands]):
         """One row."""
         return {"Islands": Islands()} if preset in {"best", "smoke"} else {}
 
-    def problems(self, label: str, preset: str) -> Sequence[str]:
-        """The densities; two of them under `smoke`."""
-        every = SMOKE_CASES if preset == "smoke" else tuple(DENSITIES)
-        return tuple(case for case in every if case in self.cases)
-
-    def measure(self, results: Results[Islands]) -> None:
-        """Explore every density with every seed."""
-        chosen = self.problems(results.label, results.preset)
-        jobs = [(case, seed) for case in chosen for seed in results.seeds]
-        blank = {metric.key: np.nan for metric in self.metrics}
-        meter = results.meter()
-        meter.start(len(jobs), self.name)
-        try:
-            for done, (case, seed) in enumerate(jobs):
-                meter.update(done, f"{self.cases[case]}, seed {seed}")
-                results.add(blank | heard(DENSITIES[case][1](), seed), case)
-        finally:
-            meter.close()
+    def measured(self, results: Results[Islands], case: str, seed: int) -> dict[str, float]:
+        """Explore once, and hear the islands."""
+        return heard(DENSITIES[case][1](), seed)
 
 
 def heard(known: Known, seed: int) -> dict[str, float]:

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gpvi_paper.experiments.frontier.base import DENSITIES
 from gpvi_paper.experiments.frontier.densities import PUBLIC, mixture
 from gpvi_paper.experiments.frontier.hard import OURS
-from gpvi_paper.experiments.frontier.verdicts import DENSITIES, compared
+from gpvi_paper.experiments.frontier.verdicts import compared
 
 QUICK = ("funnel", "moons", "scales", "box", "slab")
 COMPACT = (

@@ -6,7 +6,8 @@ import pytest
 
 import gpvi
 from gpvi.errors import quietly
-from gpvi_paper.experiments.frontier.verdicts import DENSITIES, DRAWS, compared
+from gpvi_paper.experiments.frontier.base import DENSITIES
+from gpvi_paper.experiments.frontier.verdicts import DRAWS, compared
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -55,6 +55,7 @@ def independent(support, x):
     return (value[..., :-1] if isinstance(support, Simplex) else value).ravel()
 
 
+@settings(max_examples=40)
 @given(st.sampled_from(SUPPORTS), st.integers(0, 10_000), st.sampled_from([0.1, 1.0, 4.0]))
 def test_the_jacobian_is_that_of_automatic_differentiation(support, seed, scale):
     x = points(support, seed, scale)

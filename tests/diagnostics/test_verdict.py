@@ -100,6 +100,7 @@ def test_chains(rhat, ess, divergences, level):
     assert verdict.of_chains(rhat, ess, divergences).level == level
 
 
+@pytest.mark.usefixtures("unexplored")
 def test_collapsed_particles_are_not_trusted():
     """50 particles of SVGD in 40 dimensions have lost most of their variance."""
     target = gpvi.Target(lambda x: -0.5 * (x**2).sum(), dim=40)

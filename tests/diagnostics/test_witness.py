@@ -11,7 +11,7 @@ import gpvi
 from gpvi.diagnostics.diagnosis import Diagnosis
 from gpvi.diagnostics.witness import hear_points
 from gpvi.exploration.search import Exploration
-from selection import slow, some_slow
+from selection import some_slow
 
 
 def two_modes(x):
@@ -45,7 +45,8 @@ def test_chains_that_lose_a_mode_are_not_good(init):
     assert found.explored is not None
 
 
-@pytest.mark.parametrize("method", [slow(gpvi.FullRankVI()), gpvi.SVGD(particles=50)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [gpvi.FullRankVI(), gpvi.SVGD(particles=50)])
 def test_what_loses_a_mode_is_told_how_much(method):
     found = judged(method, init=None)
     assert found.verdict.level == "do not trust"

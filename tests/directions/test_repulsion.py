@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -24,6 +24,7 @@ def evaluated(x, finite):
     return Evaluation(jnp.zeros(len(x)), score, finite)
 
 
+@settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([2, 40]), st.sampled_from([1, 3]))
 def test_a_draw_without_a_value_is_pulled_to_the_nearest_with_one(seed, n, d):
     rng = np.random.default_rng(seed)

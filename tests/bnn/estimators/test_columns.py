@@ -7,6 +7,7 @@ from gpvi import bnn
 from gpvi.bnn.estimators._columns import Columns, categorical_columns
 from gpvi.errors import InputError
 from gpvi.methods import SVGD
+from selection import slow
 
 pd = pytest.importorskip("pandas")
 
@@ -69,7 +70,7 @@ def test_unseen_categories_count_as_rare():
     assert (known == frequent).all(1).sum() == 2
 
 
-@pytest.mark.parametrize("kind", [bnn.BayesianMLPRegressor, bnn.BayesianMLPClassifier])
+@pytest.mark.parametrize("kind", [slow(bnn.BayesianMLPRegressor), bnn.BayesianMLPClassifier])
 def test_estimators_take_frames_with_categories_and_missing_values(kind):
     X, y = frame()
     y = y if kind is bnn.BayesianMLPRegressor else np.where(y > 4, "much", "little")

@@ -510,7 +510,7 @@ def test_a_few_bad_draws_are_masked_and_reported(method):
     assert all(np.isfinite(values).all() for values in posterior.training.history.values())
     if method.density:
         found = posterior.diagnose(key=KEY)
-        assert found.rejected == pytest.approx(share, rel=0.3)
+        assert 0.3 * share < found.rejected < 1.3 * share, "they are pulled back"
         assert np.isfinite(found.elbo)
 
 

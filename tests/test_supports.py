@@ -84,6 +84,7 @@ def test_values_and_jacobians_are_those_of_numpyro(support, constraint):
     np.testing.assert_allclose(support.log_det(x), expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_far_out_nothing_overflows():
     for support in SUPPORTS:
         for end in (-30.0, 30.0):

@@ -170,6 +170,7 @@ def test_a_prior_of_the_noise():
     assert likelihood.log_prior(jnp.array([-0.3])) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_classes_of_ones_own_are_temperature_scaled_like_the_built_in():
     """A classifier whose logits are scaled; at scale 1 it is `Categorical`, which it does not inherit from."""
 

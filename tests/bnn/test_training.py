@@ -118,6 +118,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_compiled(
 
 
 class TestDefaultsOfFit:
+    @pytest.mark.slow
     def test_a_network_has_a_method_of_its_own(self):
         target = bnn.target(NETWORK, "gaussian", "sparse", *sine(30))
         with pytest.warns(TrainingWarning, match=r"gpvi.bnn.fit\s+starts several"):

@@ -205,6 +205,7 @@ def test_a_numpyro_model_with_open_arguments(tmp_path, name, needs, options):
     assert f"functools.partial({name}, {needs.split(', ')[0]}=…" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_log_density_may_use_numpyros_distributions(tmp_path):
     pytest.importorskip("numpyro")
     (tmp_path / "model.py").write_text(NEEDY)

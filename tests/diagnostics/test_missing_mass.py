@@ -95,6 +95,7 @@ def test_the_start_remembers_modes_that_training_loses(tmp_path):
     assert loaded.with_target(target).diagnose(key=jax.random.key(1)).missing == found.missing
 
 
+@pytest.mark.slow
 def test_what_the_start_saw_is_not_held_against_another_target():
     target = gpvi.Target(lambda x: -0.5 * (x**2).sum(), dim=5)
     higher = gpvi.Target(lambda x: 3 - 0.5 * (x**2).sum(), dim=5)

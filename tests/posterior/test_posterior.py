@@ -136,6 +136,7 @@ def test_diagnosis_of_the_exact_posterior(getkey):
     assert found.warnings == ()
 
 
+@pytest.mark.slow
 def test_diagnosis_of_a_wrong_posterior_is_below_by_its_divergence(getkey):
     """Shifted by one whitened unit along each axis: KL = 3/2."""
     wrong = linear_posterior(mean=MEAN + ROOT @ np.ones(3), target=gaussian_target())
@@ -210,6 +211,7 @@ def test_residual_that_folds_is_invalid_and_says_so(getkey):
     assert "invalid" in str(found)
 
 
+@pytest.mark.slow
 def test_residual_without_a_fold_is_unverified(getkey):
     target = gpvi.Target(lambda x: -0.5 * x @ x, dim=3, dtype="float64")
     posterior = built_posterior(generators.Residual(2, (4,), "tanh", scale=5.0), target=target)

@@ -379,6 +379,7 @@ def test_many_names_are_kept_beside_the_document(tmp_path, monkeypatch):
     assert gpvi.load(tmp_path / "saved").names == names
 
 
+@pytest.mark.slow
 def test_a_head_that_once_chose_64_coordinates_is_read(tmp_path, monkeypatch):
     """Files do not say how many it chose, and it chooses more now."""
     target = Target(lambda x: -0.5 * x @ x, dim=70)

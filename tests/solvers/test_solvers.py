@@ -204,6 +204,7 @@ def test_the_helper_learns_the_same_from_pairs_that_are_too_many_to_hold(monkeyp
         np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_the_residual_is_that_of_all_systems():
     """One iteration is not enough anywhere, and worse at some z′ than at the first."""
     generator = PAIRED["moving"](np.random.default_rng(1))

@@ -101,6 +101,7 @@ def agrees(counts, probabilities, n=DRAWS):
     return (np.abs(counts / n - probabilities) < 4.5 * errors).all()
 
 
+@pytest.mark.slow
 def test_a_mixture():
     target = target_of(mixture)
     assert target.names == ("weight", "means[0]", "means[1]")

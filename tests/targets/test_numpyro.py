@@ -233,6 +233,7 @@ def crossed(y, rows=None, columns=None):
             sample("y", dist.Normal(effect, 1), obs=jnp.asarray(y)[i[:, None], j])
 
 
+@pytest.mark.slow
 def test_two_subsampled_plates(getkey):
     """Batches of the larger choose those of the other, without a bias; with all of it the sum is whole."""
     target: Any = Target.from_numpyro(crossed, TABLE, 3, 5, dtype="float64")

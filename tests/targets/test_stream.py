@@ -160,6 +160,7 @@ def test_rows_near_to_one_another_are_read_together():
     assert list(_near(indices, 4, 4)) == [slice(0, 2), slice(2, 3), slice(3, 5), slice(5, 6), slice(6, 7)]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_streamed_run_goes_on_and_knows_its_data(files, tmp_path):
     """Stopped and continued, in chunks of two steps, it ends as the run in memory does."""
 
@@ -347,6 +348,7 @@ def test_data_larger_than_the_memory_of_the_process_train(tmp_path):
     assert int(grown) < 2**28
 
 
+@pytest.mark.slow
 def test_data_larger_than_the_memory_given_train(tmp_path):
     """The same in short: 96 MiB of rows in a process that may allocate 64 MiB more than it has."""
     grown, loads, *_ = larger(tmp_path / "large.npy", 24_576, 2**10, str(2**26))

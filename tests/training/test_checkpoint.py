@@ -779,6 +779,7 @@ def test_home_is_expanded(tmp_path, monkeypatch):
     assert bits(gpvi.load("~/model")) == bits(posterior)
 
 
+@pytest.mark.slow
 def test_seeds_side_by_side_go_on_too(tmp_path, monkeypatch):
     targets = [
         gpvi.Target(log_likelihood=log_likelihood, log_prior=log_prior, data=DATA + i, dim=2)

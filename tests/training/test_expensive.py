@@ -109,6 +109,7 @@ class TestChoice:
 
 
 class TestChunks:
+    @pytest.mark.slow
     def test_chunks_are_short_and_the_posterior_the_same(self, all_expensive, monkeypatch):
         """In chunks of two steps as in chunks of ten, bit for bit; the compiler would unroll chunks of one."""
         ends = {}
@@ -172,5 +173,6 @@ def test_an_expensive_posterior_is_fitted(all_expensive):
     assert share > 0.9
 
 
+@pytest.mark.slow
 def test_an_estimate_is_of_what_fit_would_choose():
     assert gpvi.estimate(target(costly), key=KEY).steps == 3_750

@@ -270,6 +270,7 @@ def test_chunks_add_up(steps):
     assert -(-steps // length) <= 201
 
 
+@pytest.mark.slow
 def test_prime_number_of_steps():
     """401 steps run in chunks of 8, the last one masked; they are the first 401 of 408."""
     assert chunk_length(401) == (8, True)
@@ -595,6 +596,7 @@ def test_modules_may_hold_arrays_of_numpy():
     assert posterior.training.steps == 5
 
 
+@pytest.mark.slow
 def test_seeds_are_close_to_separate_fits():
     targets = [regression(seed) for seed in range(3)]
     options = {"key": KEY, "steps": 300, "progress": False, "init": None}

@@ -27,6 +27,7 @@ def seen(elbo, share=0.5, k_hat=0.3):
     return Importance(elbo, 0.001, elbo, 0.001, share, k_hat, 0.0, 4_000)
 
 
+@pytest.mark.slow
 def test_training_ends_with_the_first_round_that_fits(monkeypatch):
     monkeypatch.setattr("gpvi.training.fit.fits_at_start", lambda *_, **__: None)
     posterior = gpvi.fit(gpvi.Target(gaussian, dim=2), SMALL, key=jax.random.key(0), progress=False)

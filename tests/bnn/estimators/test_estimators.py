@@ -283,6 +283,7 @@ def test_by_default_five_generators_start_at_networks_of_their_own(kind, untrain
     assert untrained[-1]["method"].particles == 8
 
 
+@pytest.mark.slow
 def test_the_noise_is_held_low_while_the_weights_learn_to_spread(untrained):
     bnn.BayesianMLPRegressor(4, steps=101).fit(*line())
     first, then = untrained[0], untrained[-1]

@@ -21,6 +21,7 @@ def trained(likelihood, y):
     return made, X
 
 
+@pytest.mark.slow
 def test_a_band_of_the_interval():
     predictive, X = trained("gaussian", lambda X: X)
     ax = predictive.plot(X, X[:, 0], level=0.8, key=2)

@@ -282,6 +282,7 @@ def test_documents_that_mean_nothing_are_refused(name, saved, tmp_path):
         bnn.load(tmp_path / "saved", NETWORK)
 
 
+@pytest.mark.slow
 def test_files_keep_the_sharpness_and_those_without_have_none(tmp_path):
     made = fit(CLASSES, "categorical", LABELS)
     made.save(tmp_path / "saved")

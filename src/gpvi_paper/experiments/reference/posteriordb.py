@@ -29,6 +29,7 @@ from gpvi_paper.experiments.base import (
     ReadsData,
     Recipe,
     Results,
+    RunsCases,
     Table,
     higher,
     lower,
@@ -79,7 +80,7 @@ MISLEADING = 0.2
 """A mean with a larger error, in standard deviations, should never be called good."""
 
 
-class PosteriorDB(ReadsData[Recipe | Peer]):
+class PosteriorDB(RunsCases[Recipe | Peer], ReadsData[Recipe | Peer]):
     """Every posterior of `CASES` by every method."""
 
     name = "posteriordb"
@@ -170,11 +171,17 @@ class PosteriorDB(ReadsData[Recipe | Peer]):
             **{guide: NumPyroGuide(guide, steps=200, particles=1) for guide in guides},
         }
 
+    def problems(self, label: str, preset: str) -> Sequence[str]:
+        """The posteriors; one of them under `smoke`."""
+        every = SMOKE_CASES if preset == "smoke" else tuple(CASES)
+        return tuple(case for case in every if case in self.cases)
+
     def measure(self, results: Results[Recipe | Peer]) -> None:
         """Fit every posterior with every seed from a cold start, and compare with the reference."""
         directory, preset, meter = self.find(self.directory), results.preset, results.meter()
         blank = {metric.key: np.nan for metric in self.metrics}
-        jobs = [(case, seed) for case in cases_of(preset) for seed in results.seeds]
+        cases = self.problems(results.label, preset)
+        jobs = [(case, seed) for case in cases for seed in results.seeds]
         meter.start(len(jobs), self.name)
         try:
             for done, (case, seed) in enumerate(jobs):
@@ -189,11 +196,6 @@ class PosteriorDB(ReadsData[Recipe | Peer]):
                 results.add(blank | values, case)
         finally:
             meter.close()
-
-
-def cases_of(preset: str) -> Sequence[str]:
-    """All posteriors, or the one of `smoke`."""
-    return SMOKE_CASES if preset == "smoke" else tuple(CASES)
 
 
 @dataclasses.dataclass(frozen=True)

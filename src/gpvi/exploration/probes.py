@@ -7,7 +7,9 @@ top by Newton's method. In many dimensions a ray may enter the basin of another 
 shows it.
 
 A summit whose basin no point meets remains unseen. While many summits were reached by one point alone, others are
-probably left: more points climb, from far out and from the region that the summits span.
+probably left: more points climb, from far out and from the region that the summits span. Where log p falls from a known
+summit to a point like a quadratic, that point would climb to it: it is counted there, for the price of log p half-way,
+and those climb that no known summit explains.
 """
 
 from typing import NamedTuple
@@ -39,7 +41,11 @@ GROWN, SHRUNK = 1.2, 0.5
 FEWEST_CLIMBS, MOST_CLIMBS = 4, 8
 """How often points climb where they reach several summits. No more than `MOST` of these, the highest, are kept."""
 NEW_SUMMITS = 0.02
-"""The share of the summits that one point alone reached, above which more points climb."""
+"""The share of the summits that one point alone reached, above which more points climb; so they do after a new one."""
+CANDIDATES = 1_024
+"""Points far out, and as many in the region that the summits span, that are looked at before points climb again."""
+EXPLAINED = 1e-4
+"""Half-way down from its summit a quadratic has lost a quarter of its height, to within this share of all of it."""
 
 
 class SummitsInSight(NamedTuple):
@@ -68,8 +74,9 @@ def summits_in_sight(density: Density, *, key: PRNGKeyArray) -> SummitsInSight:
     ray_key, prior_key, choice_key = jax.random.split(key, 3)
     points, values = _along_rays(density, ray_key)
     far = np.isfinite(values) & (RADII >= AFAR)
-    humps, afar = points[_humps(values)], points[far]
     rng = np.random.default_rng(np.asarray(jax.random.key_data(choice_key)))
+    humps, order = points[_humps(values)], rng.permutation(int(far.sum()))
+    afar, afar_values = points[far][order], values[far][order]
     first = np.concatenate([np.zeros((1, density.dim)), _hinted(density, prior_key)])
     first = np.concatenate([first, rng.permutation(humps)[: CLIMBERS // 2]])[:CLIMBERS]
     found = Reached.nowhere(density.dim)
@@ -78,25 +85,70 @@ def summits_in_sight(density: Density, *, key: PRNGKeyArray) -> SummitsInSight:
         starts = np.concatenate([first, rng.permutation(afar)[: CLIMBERS - len(first)]])
         starts = jnp.asarray(np.resize(starts, (CLIMBERS, density.dim)), density.dtype)
         ends, heights = (np.asarray(each, np.float64) for each in _climbed(density, starts))
+        before = len(found.points)
         found, gradients = _reached(density, found, ends, heights)
         spent += CLIMBERS * (1 + CLIMBS) + gradients
         once, count = int((found.points == 1).sum()), len(found.points)
-        enough = number >= FEWEST_CLIMBS and once <= NEW_SUMMITS * count
+        few = once <= NEW_SUMMITS * count and count <= before
+        enough = number >= FEWEST_CLIMBS and few
         if count <= 1 or count == MOST or enough:
             break
-        first = _among(found.centres, CLIMBERS // 2, rng)
+        among = _among(density, found.centres, CANDIDATES, rng)
+        places = np.arange(number * CANDIDATES, (number + 1) * CANDIDATES) % len(afar)
+        candidates = np.concatenate([among, afar[places]])
+        heights = np.concatenate([log_densities(density, among), afar_values[places]])
+        by = _explained(density, found, candidates, heights)
+        found.points[:] += np.bincount(by[by >= 0], minlength=count)
+        first = np.concatenate([candidates[by < 0], among])[: CLIMBERS // 2]
+        spent += (CANDIDATES + count * len(candidates)) // 2
     return SummitsInSight(*found, spent)
 
 
+def _explained(
+    density: Density,
+    found: "Reached",
+    x: Float[np.ndarray, "n d"],
+    values: Float[np.ndarray, " n"],
+) -> Int[np.ndarray, " n"]:
+    """Return the summit from which log p falls to each point like a quadratic, and −1 where there is none."""
+    halfway = 0.5 * (found.centres[:, None] + x)
+    met = log_densities(density, halfway.reshape(-1, density.dim)).reshape(halfway.shape[:2])
+    fall = found.heights[:, None] - values
+    surprise = np.abs(found.heights[:, None] - 0.25 * fall - met)
+    surprise = np.where(np.isfinite(surprise), surprise, np.inf) / np.maximum(fall, 1.0)
+    nearest = surprise.argmin(0)
+    return np.where(surprise.min(0) < EXPLAINED, nearest, -1)
+
+
 def _among(
-    centres: Float[np.ndarray, "m d"], count: int, rng: np.random.Generator
+    density: Density, centres: Float[np.ndarray, "m d"], count: int, rng: np.random.Generator
 ) -> Float[np.ndarray, "n d"]:
-    """Draw points from the region that summits span: half of their variance is that of the summits, half is even."""
+    """Draw points from the region that summits span.
+
+    Half of their variance is that of the summits, half is even, in one frame or another.
+    """
     middle, dim = centres.mean(0), centres.shape[1]
     away = (centres - middle) / np.sqrt(len(centres))
     noise = rng.standard_normal((count, len(centres))), rng.standard_normal((count, dim))
-    size = np.sqrt((away**2).sum() / dim)
-    return middle + (noise[0] @ away + size * noise[1]) * np.sqrt(0.5)
+    even = np.empty_like(noise[1])
+    frames = _frames(density)
+    for number, frame in enumerate(frames):
+        size = np.sqrt((np.linalg.solve(frame, away.T) ** 2).sum() / dim)
+        even[number :: len(frames)] = size * noise[1][number :: len(frames)] @ frame.T
+    return middle + (noise[0] @ away + even) * np.sqrt(0.5)
+
+
+def _frames(density: Density) -> list[Float[np.ndarray, "d d"]]:
+    """Axes of equal lengths in the coordinates of training, and in the target's, up to the spread of each of these.
+
+    Coordinates that are right for a part of the posterior may be a hundred times too long or too short for the rest.
+    """
+    own = np.eye(density.dim)
+    if not isinstance(density, Whitened):
+        return [own]
+    matrix = np.asarray(density.affine.matrix, np.float64)
+    spreads = np.diag(np.asarray(density.affine.deviations, np.float64))
+    return [own, np.linalg.solve(matrix, spreads)]
 
 
 class Reached(NamedTuple):
@@ -159,6 +211,9 @@ def _along_rays(
     """Places on rays in both ways, and log p there, −∞ where it has no value."""
     axis_key, key = jax.random.split(key)
     random = np.array(jax.random.normal(key, (DIRECTIONS, density.dim)), np.float64)
+    frames = _frames(density)
+    for number, frame in enumerate(frames):
+        random[number :: len(frames)] @= frame.T
     random *= np.sqrt(density.dim) / np.linalg.norm(random, axis=1, keepdims=True)
     one_way = np.concatenate([_own_directions(density, axis_key), random])
     points = np.concatenate([one_way, -one_way])[:, None] * RADII[:, None]

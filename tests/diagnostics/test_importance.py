@@ -72,6 +72,15 @@ def test_k_hat_of_a_pareto_tail_is_its_shape(shape):
     assert k_hat == pytest.approx(shape, abs=0.12)
 
 
+@pytest.mark.parametrize(("n", "heavy"), [(200, True), (4_000, False)])
+def test_a_few_weights_that_differ_a_little_are_no_tail(n, heavy):
+    """A hundredth of the draws comes from a component that fits less well than the others, which fit exactly."""
+    ratios = np.random.default_rng(4).standard_normal(n) * 1e-6
+    ratios[: n // 100] = np.linspace(0, 0.6, n // 100)
+    _, found = smoothed_log_weights(jnp.asarray(ratios))
+    assert (found > 0.7) == heavy
+
+
 def test_draws_outside_the_support_get_no_weight():
     ratios = np.random.default_rng(3).standard_normal(1_000)
     holes = ratios.copy()
@@ -163,6 +172,18 @@ def test_weighting_finds_the_moments_of_the_target():
     np.testing.assert_allclose(found.weighted_sd, 1, atol=0.05)
     assert found.mean_shift == pytest.approx(1, abs=0.06)
     assert found.log_spread_shift == pytest.approx(np.log(1.5), abs=0.05)
+    assert found.certain_log_spread_shift == pytest.approx(np.log(1.5), abs=0.1)
+
+
+def test_the_error_of_a_changed_spread_is_that_of_replicates():
+    rng, changes, errors = np.random.default_rng(8), [], []
+    for x in rng.standard_normal((300, 1_000, 1)):
+        log_ratios = 0.5 * x**2 * (1 - 1 / 1.1**2) - np.log(1.1)
+        _, log_weights = importance(jnp.asarray(log_ratios[:, 0]))
+        found = weighting(jnp.asarray(x), log_weights)
+        changes.append(np.log(found.weighted_sd / found.sd))
+        errors.append(found.sd_error)
+    assert np.mean(errors) == pytest.approx(np.std(changes), rel=0.25)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from gpvi.diagnostics.verdict import ImportanceSummary
 from gpvi.targets.coordinates import Affine, Whitened
 
 FINE = ImportanceSummary(4_000, 0.95, 0.3, 0.01, 0.02, 0.0, 0.0, "exact")
+UNCERTAIN = {"log_spread_shift": 0.4, "certain_log_spread_shift": math.log(1.1)}
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,10 @@ FINE = ImportanceSummary(4_000, 0.95, 0.3, 0.01, 0.02, 0.0, 0.0, "exact")
         ({"effective_share": 0.3}, "usable with importance weights", "0.30"),
         ({"mean_shift": 0.2}, "usable with importance weights", "0.20 sd"),
         ({"log_spread_shift": 0.4}, "usable with importance weights", "49%"),
+        (UNCERTAIN, "usable with importance weights", "49%"),
+        (UNCERTAIN | {"confirmed": True}, "good", "10% beyond chance"),
+        ({"k_hat": 1.2, "confirmed": True}, "good", "islands found nothing more"),
+        ({"k_hat": 1.2, "confirmed": True, "effective_share": 0.9}, "do not trust", "1.20"),
     ],
 )
 def test_each_reason_is_found(changes, level, word):

@@ -338,6 +338,8 @@ def diagnose_generator(
             coarse=coarse[0] if coarse else None,
             explored=exploration is not None and exploration.arrived,
             met_once=0.0 if heard is None else heard.met_once,
+            certain_log_spread_shift=moments.certain_log_spread_shift,
+            confirmed=heard is not None and heard.healthy,
         )
     )
     few = max(1, min(draws, CONDITIONED, CONDITIONED_NUMBERS // generator.latent**2))

@@ -21,6 +21,12 @@ DEFAULT_DRAWS = 4_000
 """Draws taken wherever a number of draws is not given: by the stopping rule, a diagnosis, a summary, an export."""
 
 
+MANY_DRAWS = 1_000
+"""So many draws of which none has a large weight leave next to nothing for a tail."""
+FINITE_VARIANCE = 0.5
+"""k̂ of weights that have a variance."""
+
+
 class WeightedDraws(NamedTuple):
     """Draws of q with log p, log q and the sign of det J at each."""
 
@@ -68,7 +74,8 @@ def smoothed_log_weights(log_ratios: Float[Array, " n"]) -> tuple[Float[Array, "
 
     A non-finite ratio (a draw outside the support, or where log p failed) gets no weight. If a quarter of the tail is
     tied, as by rounding when q = p, no Pareto law can be fitted: k̂ is then 0 if no weight exceeds e times the mean,
-    which rules out a tail, and infinite otherwise, also if no draw has a weight.
+    and infinite otherwise, also if no draw has a weight. Where of a thousand weights or more none exceeds it, what is
+    left for a tail is of the order of a thousandth, and k̂ is at most that of a finite variance.
     """
     from blackjax.diagnostics import psis_weights
 
@@ -76,18 +83,24 @@ def smoothed_log_weights(log_ratios: Float[Array, " n"]) -> tuple[Float[Array, "
     floor = jnp.where(finite, log_ratios, jnp.inf).min() - 100.0
     log_weights, k_hat = psis_weights(jnp.where(finite, log_ratios, floor))
     log_weights = jnp.where(finite, log_weights, -jnp.inf)
-    nearly_even = log_weights.max() + jnp.log(log_weights.size) < 1
-    fallback = jnp.where(nearly_even & finite.any(), 0.0, jnp.inf)
-    return log_weights, jnp.where(jnp.isnan(k_hat), fallback, k_hat)
+    even = finite.any() & (log_weights.max() + jnp.log(log_weights.size) < 1)
+    if log_weights.size >= MANY_DRAWS:
+        k_hat = jnp.where(even, jnp.minimum(k_hat, FINITE_VARIANCE), k_hat)
+    return log_weights, jnp.where(jnp.isnan(k_hat), jnp.where(even, 0.0, jnp.inf), k_hat)
 
 
 class Weighting(NamedTuple):
-    """Means and standard deviations before and after importance weighting."""
+    """Means and standard deviations before and after importance weighting.
+
+    `sd_error` is the Monte-Carlo error of the change of each log sd. It is large where a few far draws decide, as where
+    the posterior has no variance.
+    """
 
     mean: Float[np.ndarray, " d"]
     sd: Float[np.ndarray, " d"]
     weighted_mean: Float[np.ndarray, " d"]
     weighted_sd: Float[np.ndarray, " d"]
+    sd_error: Float[np.ndarray, " d"]
 
     @property
     def mean_shift(self) -> float:
@@ -99,14 +112,23 @@ class Weighting(NamedTuple):
         """The largest |log| of the ratio of standard deviations."""
         return float(np.abs(np.log(self.weighted_sd / self.sd)).max())
 
+    @property
+    def certain_log_spread_shift(self) -> float:
+        """The same as far as it exceeds two Monte-Carlo errors."""
+        shift = np.abs(np.log(self.weighted_sd / self.sd)) - 2 * self.sd_error
+        return float(np.maximum(shift, 0.0).max())
+
 
 def weighting(x: Float[Array, "n d"], log_weights: Float[Array, " n"]) -> Weighting:
     """Return the moments of the draws x, without and with normalised weights."""
     points, weights = np.asarray(x, np.float64), np.exp(np.asarray(log_weights, np.float64))
     weights = weights / weights.sum()
     mean = weights @ points
-    variance = weights @ (points - mean) ** 2
-    return Weighting(points.mean(0), points.std(0), mean, np.sqrt(variance))
+    square = (points - mean) ** 2
+    variance = weights @ square
+    change = (weights - 1 / len(weights))[:, None] * (square - variance)
+    error = 0.5 * np.sqrt((change**2).sum(0)) / variance
+    return Weighting(points.mean(0), points.std(0), mean, np.sqrt(variance), error)
 
 
 class Importance(NamedTuple):

@@ -48,6 +48,10 @@ DISAGREEMENT = 5.0
 SMALLER_STEPS = "Reparameterise (non-centred hierarchies), or raise acceptance=."
 BETTER_NOISE = "Reparameterise (non-centred hierarchies), or train longer before refining."
 """What to do about divergences of chains by themselves, and of chains in the noise of a generator."""
+HELD_LITTLE = (
+    "; the heavy tail of the weights holds little, for independent islands found nothing more"
+)
+"""What to say of a tail that is no reason to doubt."""
 RULED_OUT = 0.01
 """Below this p-value of the kernel Stein test the draws are not the posterior's."""
 
@@ -100,6 +104,10 @@ class ImportanceSummary(NamedTuple):
     """Whether independent islands explored the posterior and arrived there."""
     met_once: float = 0.0
     """The share of the posterior in modes that exploration met once only."""
+    certain_log_spread_shift: float | None = None
+    """The largest |log| of that ratio as far as it exceeds chance; None where that is not known."""
+    confirmed: bool = False
+    """Whether islands that agree with each other miss nothing that the draws found, and find nothing else."""
 
 
 def of_density(summary: ImportanceSummary) -> Verdict:
@@ -140,8 +148,9 @@ def _of_density(summary: ImportanceSummary) -> Iterator[Verdict]:
             "Look at posterior.modes(key=…), and run gpvi.SMC, which weighs modes that are far apart; a fit with "
             "another key that does not see what is missed does not disprove it.",
         )
-    heavy = not summary.k_hat <= RELIABLE_K_HAT
-    if heavy and summary.k_hat <= HOPELESS_K_HAT and summary.effective_share >= EVEN_SHARE:
+    even = summary.effective_share >= EVEN_SHARE
+    heavy = not summary.k_hat <= RELIABLE_K_HAT and not (even and summary.confirmed)
+    if heavy and even and summary.k_hat <= HOPELESS_K_HAT:
         yield Verdict(
             "no fault seen",
             f"weights are even (effective share {summary.effective_share:.2f}) but for a heavy tail "
@@ -175,25 +184,37 @@ def _of_density(summary: ImportanceSummary) -> Iterator[Verdict]:
             f"effective share of {summary.effective_share:.2f} (k̂ = {summary.k_hat:.2f})",
             "Use resample(n, key=…), which leaves them out, or transform the bounded coordinate.",
         )
-    moved = summary.mean_shift > MEAN_SHIFT or summary.log_spread_shift > LOG_SPREAD_SHIFT
+    spread_shift, chance = _spread_shift(summary)
+    moved = summary.mean_shift > MEAN_SHIFT or spread_shift > LOG_SPREAD_SHIFT
     weighted = moved or summary.effective_share < GOOD_SHARE
     explored = summary.explored and summary.met_once <= TOLERATED_MISSING
     if weighted and (explored or not summary.met_once):
         yield Verdict(
             "usable with importance weights",
             f"weighting moves a mean by {summary.mean_shift:.2f} sd and a spread by "
-            f"{math.expm1(summary.log_spread_shift):.0%} (effective share {summary.effective_share:.2f}, "
+            f"{math.expm1(spread_shift):.0%} (effective share {summary.effective_share:.2f}, "
             f"k̂ = {summary.k_hat:.2f})",
             "Use resample(n, key=…), or train longer.",
         )
     fits = (
         f"q fits p (effective share {summary.effective_share:.2f}, k̂ = {summary.k_hat:.2f}), and weighting moves no "
-        f"mean by more than {summary.mean_shift:.2g} sd, no spread by more than "
-        f"{math.expm1(summary.log_spread_shift):.0%}"
+        f"mean by more than {summary.mean_shift:.2g} sd, no spread by more than {math.expm1(spread_shift):.0%}{chance}"
+        f"{HELD_LITTLE if summary.k_hat > RELIABLE_K_HAT else ''}"
     )
     if not explored:
         yield _unexplored(f"where it draws, {fits}", summary.met_once)
     yield Verdict("good", fits)
+
+
+def _spread_shift(summary: ImportanceSummary) -> tuple[float, str]:
+    """The shift of a log spread that counts, and what to add to it in words.
+
+    A few far draws decide the spread of heavy tails. Where islands confirm the draws, chance does not speak against
+    them.
+    """
+    if summary.confirmed and summary.certain_log_spread_shift is not None:
+        return summary.certain_log_spread_shift, " beyond chance"
+    return summary.log_spread_shift, ""
 
 
 def _unexplored(known: str, met_once: float) -> Verdict:

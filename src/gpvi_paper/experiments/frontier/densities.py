@@ -16,6 +16,8 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int, Scalar
 
+import gpvi
+
 LOG_2PI = math.log(2 * math.pi)
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 
@@ -35,6 +37,8 @@ class Known(NamedTuple):
         Exact draws, (n, d).
     modes
         Which mode each of some points, (n, d), belongs to.
+    initial
+        Where log p is finite, if it is not at the origin.
     """
 
     log_density: Callable[[Float[Array, " d"]], Scalar]
@@ -42,6 +46,11 @@ class Known(NamedTuple):
     log_evidence: float
     draw: Draw
     modes: Callable[[np.ndarray], np.ndarray]
+    initial: tuple[float, ...] | None = None
+
+    def target(self) -> gpvi.Target:
+        """The density as a user would pass it."""
+        return gpvi.Target(self.log_density, dim=self.dim, initial=self.initial)
 
 
 def one_mode(x: Float[np.ndarray, "n d"]) -> Int[np.ndarray, " n"]:

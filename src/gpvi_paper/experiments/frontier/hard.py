@@ -304,7 +304,7 @@ def triangle() -> Known:
         shares = jnp.where(inside, jnp.append(x, rest), 1 / 3)
         return jnp.where(inside, (jnp.array([1.0, 2.0, 3.0]) * jnp.log(shares)).sum(), -jnp.inf)
 
-    return gridded(log_density, (0.0, 1.0), (0.0, 1.0))
+    return gridded(log_density, (0.0, 1.0), (0.0, 1.0))._replace(initial=(0.3, 0.3))
 
 
 def comb() -> Known:

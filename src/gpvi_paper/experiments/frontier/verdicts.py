@@ -156,8 +156,7 @@ def fitted(results: Results[Recipe], case: str, seed: int) -> dict[str, float]:
     fit_key, verdict_key, draw_key = jax.random.split(key, 3)
     jax.clear_caches()
     began, busy = time.perf_counter(), time.process_time()
-    target = gpvi.Target(known.log_density, dim=known.dim)
-    posterior = results.recipe.fit(target, key=fit_key, progress=False, checkpoint=None)
+    posterior = results.recipe.fit(known.target(), key=fit_key, progress=False, checkpoint=None)
     diagnosis = posterior.diagnose(key=verdict_key)
     spent = {
         "seconds": time.perf_counter() - began,

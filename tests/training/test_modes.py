@@ -309,6 +309,28 @@ def test_components_with_tails_fit_heavy_modes():
     assert fits(tailed).log_evidence == pytest.approx(log_z, abs=0.05)
 
 
+@pytest.mark.parametrize(
+    ("fall", "heavy"),
+    [
+        (lambda v: 1.5 * jnp.log1p(v**2 / 2), True),
+        (lambda v: jnp.log(jnp.cosh(jnp.pi / 2 * v)), True),
+        (lambda v: v**2 / 2, False),
+        (lambda v: v**4 / 3, False),
+    ],
+    ids=["t of 2 degrees", "hyperbolic secant", "Gaussian", "box"],
+)
+def test_heavy_tails_are_seen_around_the_modes(fall, heavy):
+    """Two modes, in coordinates that are oblique to them."""
+
+    def log_density(x):
+        v = jnp.linalg.solve(FACTOR, (x - CENTRES).T)
+        return jax.nn.logsumexp(-fall(v).sum(0))
+
+    density = Whitened(gpvi.Target(log_density, dim=2), Affine.identity(2, "float32"))
+    at = stacked_affines(CENTRES, np.stack([FACTOR, FACTOR]), "float32")
+    assert rival.heavy_tailed(density, at) == heavy
+
+
 def test_components_that_cannot_be_trained_are_left_out(monkeypatch):
     def diverging(*_, **options):
         warnings.warn("no step was finite", TrainingWarning, stacklevel=1)

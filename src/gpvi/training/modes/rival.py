@@ -2,8 +2,8 @@
 
 Gaussians come first, each alone in its mode; particles at which their mixture is far too small show modes of their own,
 once. If that is not enough, the Gaussians learn together. If that is not enough either, every Gaussian that was fitted
-alone becomes a richer generator in its coordinates, all trained alone and side by side: with learned tails if the
-weights have a heavy one, then of the method's own kind.
+alone becomes a richer generator in its coordinates, all trained alone and side by side: with learned tails if those of
+the modes or of the weights are heavy, then of the method's own kind.
 """
 
 import dataclasses
@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from threadpoolctl import threadpool_limits
 
 from gpvi._compute.precision import product
+from gpvi.diagnostics.sampling import log_densities
 from gpvi.diagnostics.verdict import RELIABLE_K_HAT
 from gpvi.diagnostics.witness import TOO_SMALL
 from gpvi.errors import DivergenceError, TrainingWarning
@@ -49,6 +50,8 @@ LISTED = 0.5
 """No mixture is tried if the modes that may get a component hold a smaller share of the particles."""
 UNCOVERED = 0.02
 """A share of particles at which the mixture is far too small that calls for further components."""
+AFAR = 6.0
+"""Standard deviations at which tails are looked at; from its centre to there a Gaussian falls by 18 nats."""
 
 
 class Fitted(NamedTuple):
@@ -133,7 +136,7 @@ def mixture_for(
     if not _enough(best):
         joint = together(rivalry, fitted, key=together_key)
         best = max(best, rivalry.judged(joint), key=lambda each: each.assessment.rank)
-    kinds = _richer_kinds(rivalry.method, best)
+    kinds = _richer_kinds(rivalry, fitted, best)
     for kind, own_key in zip(kinds, jax.random.split(richer_key, len(kinds)), strict=True):
         if _enough(best) or not rivalry.affordable(fitted):
             break
@@ -154,12 +157,27 @@ def _enough(candidate: Candidate) -> bool:
     return found.trusted and found.importance.effective_share >= ENOUGH
 
 
-def _richer_kinds(method: GPVI, found: Candidate) -> list[Generator]:
+def _richer_kinds(rivalry: Rivalry, fitted: Fitted, found: Candidate) -> list[Generator]:
     """Return the kinds of components to try where Gaussians do not fit."""
-    own = cast(Triangular, method.generator)
-    if found.assessment.importance.k_hat <= RELIABLE_K_HAT:
-        return [own]
-    return [FullRank(tails=True), dataclasses.replace(own, tails=True)]
+    own = cast(Triangular, rivalry.method.generator)
+    uneven = not found.assessment.importance.k_hat <= RELIABLE_K_HAT
+    if uneven or heavy_tailed(rivalry.density, fitted.model.affines):
+        return [FullRank(tails=True), dataclasses.replace(own, tails=True)]
+    return [own]
+
+
+def heavy_tailed(density: Whitened, affines: Affine) -> bool:
+    """Whether log p falls by less than half of what a Gaussian's does, from the centres to `AFAR` standard deviations.
+
+    That is the median over components and axes: along a few of them p may meet another mode.
+    """
+    centres, scales = affines.location, jnp.swapaxes(affines.scale, 1, 2)
+    places = jnp.concatenate(
+        [centres[:, None] + AFAR * scales, centres[:, None] - AFAR * scales], 1
+    )
+    afar = log_densities(density, places.reshape(-1, density.dim)).reshape(places.shape[:2])
+    fall = log_densities(density, centres)[:, None] - afar
+    return bool(jnp.nanmedian(fall) < 0.25 * AFAR**2)
 
 
 def alone(rivalry: Rivalry, *, key: PRNGKeyArray) -> Fitted | None:

@@ -9,12 +9,12 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from gpvi._compute.brief import brief
 from gpvi._html import paragraph, table
 from gpvi.diagnostics import mcmc, stein, verdict, witness
 from gpvi.diagnostics.agreement import Agreement, bridged, compared
@@ -565,6 +565,6 @@ def _rows(points: Float[Array, "n d"], chosen: Bool[np.ndarray, " n"]) -> Float[
     return points if chosen.all() else jnp.asarray(np.asarray(points)[chosen])
 
 
-@eqx.filter_jit
+@brief
 def _scores(density: Whitened, u: Float[Array, "n d"]) -> Float[Array, "n d"]:
     return scores(density, u)

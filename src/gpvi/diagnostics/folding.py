@@ -3,12 +3,12 @@
 Where det J changes sign the map folds: several z share an x, and log q of Eq. 1 is wrong there.
 """
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
 from jaxtyping import Array, Float, PyTree, Scalar
 
+from gpvi._compute.brief import brief
 from gpvi.generators import AbstractGenerator
 
 
@@ -22,7 +22,7 @@ def fold_fraction(signs: Float[Array, " n"]) -> Scalar:
     return 1 - jnp.maximum((signs > 0).mean(), (signs < 0).mean())
 
 
-@eqx.filter_jit
+@brief
 def conditioning(generator: AbstractGenerator, z: PyTree[Array]) -> Scalar:
     """Return the largest condition number of the head block A over the rows of z."""
 

@@ -12,12 +12,12 @@ probably left: more points climb, from far out and from the region that the summ
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from gpvi._compute.brief import brief
 from gpvi.exploration.curvature import MOST, to_the_top
 from gpvi.exploration.modes import DEPTH, dips, log_densities
 from gpvi.targets.coordinates import Whitened
@@ -199,7 +199,7 @@ def _hinted(density: Density, key: PRNGKeyArray) -> Float[np.ndarray, "m d"]:
     return u[np.isfinite(u).all(1)]
 
 
-@eqx.filter_jit
+@brief
 def _climbed(
     density: Density, x: Float[Array, "n d"]
 ) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:

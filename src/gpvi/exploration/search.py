@@ -13,12 +13,12 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Scalar
 
+from gpvi._compute.brief import brief
 from gpvi._compute.noise import normal
 from gpvi.exploration.modes import labelled
 from gpvi.exploration.summits import Surroundings, look_around
@@ -321,7 +321,7 @@ def _found(
     )
 
 
-@eqx.filter_jit
+@brief
 def wide_scale(density: Density, *, key: PRNGKeyArray) -> tuple[Scalar, Scalar]:
     """Return how far out to begin, and the largest scale at which log p is finite often enough.
 

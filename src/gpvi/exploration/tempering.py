@@ -22,6 +22,7 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray, Scalar
 
+from gpvi._compute.brief import brief
 from gpvi._compute.noise import normal
 from gpvi.targets.density import Density
 
@@ -195,7 +196,7 @@ def temper(
     return islands
 
 
-@eqx.filter_jit
+@brief
 def _begin(
     density: Density,
     scales: Float[Array, " k"],
@@ -206,7 +207,7 @@ def _begin(
     return begin(density, scales, particles, summits, key=key)
 
 
-@eqx.filter_jit
+@brief
 def _advance_many(
     density: Density,
     islands: Islands,

@@ -25,8 +25,9 @@ HASTY: dict[str, bool | int] = {
     "xla_cpu_use_fusion_emitters": False,
 }
 """The options that compile soon; they are for CPUs."""
-MOST_OPERATIONS = 2**28
-"""A program of more operations is compiled well."""
+MOST_OPERATIONS = 2**31
+"""A program is compiled well if its calls together take more operations. On this many, haste loses some tenths of a
+second, as much as it gains on a program of middling length."""
 ROUNDS = 10
 """A loop of unknown length is taken to go round as often."""
 
@@ -37,12 +38,22 @@ class _Rest(eqx.Module):
     value: Any = eqx.field(static=True)
 
 
-def brief(function: Function) -> Function:
-    """Compile as `equinox.filter_jit` does, but soon rather than well if a call takes few operations.
+def brief(function: Function | None = None, *, calls: int = 4) -> Any:
+    """Compile as `equinox.filter_jit` does, but soon rather than well if all calls together take few operations.
 
-    Inside a program of another, and on anything but a CPU, it is compiled like everything else.
+    Inside another program, and on anything but a CPU, it is compiled like everything else.
+
+    Parameters
+    ----------
+    function
+        The function; without it, a decorator is returned.
+    calls
+        How often a fit and its diagnosis call it, roughly.
     """
+    return functools.partial(_brief, calls=calls) if function is None else _brief(function, calls)
 
+
+def _brief(function: Function, calls: int) -> Function:
     def body(static: tuple[Any, ...], structure: Any, arrays: list[Any]) -> tuple[Any, _Rest]:
         leaves = [a if b is None else b for a, b in zip(static, arrays, strict=True)]
         args, kwargs = jax.tree.unflatten(structure, leaves)
@@ -59,7 +70,7 @@ def brief(function: Function) -> Function:
         static = tuple(None if eqx.is_array(leaf) else leaf for leaf in leaves)
         arrays = [leaf if eqx.is_array(leaf) else None for leaf in leaves]
         given = static, structure, arrays
-        hurry = _can_hurry(arrays) and _small(well.trace(*given).jaxpr.jaxpr)
+        hurry = _can_hurry(arrays) and calls * _operations(well.trace(*given)) <= MOST_OPERATIONS
         compiled = soon if hurry else well
         returned, rest = compiled(*given)
         return eqx.combine(returned, rest.value)
@@ -86,7 +97,9 @@ def _options_are_known() -> bool:
 _counts: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 
 
-def _small(jaxpr: Any) -> bool:
+def _operations(traced: jax.stages.Traced) -> float:
+    """The operations of one call, counted once."""
+    jaxpr = traced.jaxpr.jaxpr
     if jaxpr not in _counts:
         _counts[jaxpr] = counted(jaxpr, rounds=ROUNDS)
-    return _counts[jaxpr] <= MOST_OPERATIONS
+    return _counts[jaxpr]

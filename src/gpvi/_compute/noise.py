@@ -36,19 +36,26 @@ def normal(key: PRNGKeyArray, shape: tuple[int, int], dtype: DTypeLike) -> Float
     return jax.lax.platform_dependent(key, cpu=lambda key: _normal(key, shape), default=by_jax)
 
 
+@functools.partial(jax.jit, inline=True)
 def folded(key: PRNGKeyArray, number: Int[Array, ""] | int) -> PRNGKeyArray:
-    """The same key as `jax.random.fold_in(key, number)`; for 0, 1, … that is also entry 0, 1, … of a split key."""
-    if not _is_threefry(key):
-        return jax.random.fold_in(key, number)
+    """The same key as `jax.random.fold_in(key, number)`."""
 
     def written_out(key: PRNGKeyArray, number: Int[Array, ""]) -> PRNGKeyArray:
         words = threefry(jax.random.key_data(key), number.astype(jnp.uint32))
         return jax.random.wrap_key_data(jnp.stack(words), impl="threefry2x32")
 
-    number = jnp.asarray(number)
+    if not _is_threefry(key):
+        return jax.random.fold_in(key, number)
     return jax.lax.platform_dependent(
-        key, number, cpu=written_out, default=lambda key, number: jax.random.fold_in(key, number)
+        key, jnp.asarray(number), cpu=written_out, default=jax.random.fold_in
     )
+
+
+def divided(key: PRNGKeyArray, count: int) -> tuple[PRNGKeyArray, ...]:
+    """The same keys as `jax.random.split(key, count)`, one by one: a single program serves any number."""
+    if not _is_threefry(key):
+        return tuple(jax.random.split(key, count))
+    return tuple(folded(key, number) for number in range(count))
 
 
 def _is_threefry(key: PRNGKeyArray) -> bool:

@@ -12,6 +12,7 @@ from gpvi._compute.brief import brief
 from gpvi.generators import AbstractGenerator
 
 
+@brief
 def fold_fraction(signs: Float[Array, " n"]) -> Scalar:
     """Return the share of draws whose sign of det J differs from that of the majority.
 
@@ -22,7 +23,7 @@ def fold_fraction(signs: Float[Array, " n"]) -> Scalar:
     return 1 - jnp.maximum((signs > 0).mean(), (signs < 0).mean())
 
 
-@brief
+@brief(calls=1)
 def conditioning(generator: AbstractGenerator, z: PyTree[Array]) -> Scalar:
     """Return the largest condition number of the head block A over the rows of z."""
 

@@ -37,7 +37,7 @@ def _in_blocks(
     Only the last block is filled up, with noise that is dropped again, so that two programs serve any number of draws.
     """
     size = _block(n, generator.dim)
-    z = _noise(generator, -(-n // size) * size, key)
+    z = noise(generator, -(-n // size) * size, key)
     parts = [function(generator, _rows(z, first, size)) for first in range(0, n, size)]
     joined = (
         parts[0] if len(parts) == 1 else jax.tree.map(lambda *each: jnp.concatenate(each), *parts)
@@ -58,16 +58,17 @@ def _block(n: int, dim: int) -> int:
 
 
 @brief
-def _noise(generator: AbstractGenerator, n: int, key: PRNGKeyArray) -> PyTree[Array]:
+def noise(generator: AbstractGenerator, n: int, key: PRNGKeyArray) -> PyTree[Array]:
+    """Return n rows of the generator's noise."""
     return generator.noise(n, key=key)
 
 
-@brief
+@brief(calls=16)
 def _transform(generator: AbstractGenerator, z: PyTree[Array]) -> Float[Array, "n d"]:
     return jax.vmap(generator)(z)
 
 
-@brief
+@brief(calls=16)
 def _transform_with_density(
     generator: AbstractGenerator, z: PyTree[Array]
 ) -> tuple[Float[Array, "n d"], Float[Array, " n"], Float[Array, " n"]]:

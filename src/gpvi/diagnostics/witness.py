@@ -198,6 +198,6 @@ def log_q_at(
     return np.maximum(np.where(np.isnan(log_q), -np.inf, log_q), -1e30)
 
 
-@brief
+@brief(calls=16)
 def _log_q(generator: AbstractGenerator, x: Float[Array, "m d"]) -> Float[Array, " m"]:
     return jax.lax.map(generator.log_prob, x, batch_size=256)

@@ -98,7 +98,7 @@ class Learner(NamedTuple):
         return Learner(eqx.apply_updates(self.model, update), moments, self.damping)
 
 
-@brief
+@brief(calls=1)
 def built(
     generator: Generator, dim: int, dtype: np.dtype, *, key: PRNGKeyArray
 ) -> AbstractGenerator:

@@ -128,6 +128,18 @@ def images(affine: Affine, u: Float[Array, "n d"]) -> Float[Array, "n d"]:
     return jax.vmap(affine)(u)
 
 
+@brief
+def log_volume(affine: Affine) -> Scalar:
+    """log|det L|, by one program."""
+    return affine.log_det()
+
+
+@brief
+def preimages(affine: Affine, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    """The points u of the rows x, by one program."""
+    return jax.vmap(affine.inverse)(x)
+
+
 class Whitened(eqx.Module):
     """A target in the coordinates u of an affine map: log p(u) = log p(x(u)) + log|det L|.
 

@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from gpvi._compute import nvidia
-from gpvi._compute.noise import folded
+from gpvi._compute.noise import divided, folded
 from gpvi._compute.operation_counts import operations
 from gpvi.methods import Method
 from gpvi.methods.base import State
@@ -240,7 +240,7 @@ def _program(plan: Plan, state_form: Any, target_form: Any) -> Program:
         arrays: PyTree, data: PyTree, key: PRNGKeyArray, first: Int[Array, ""], batches: PyTree
     ):
         target = eqx.combine(data, frame)
-        shuffle_key, noise_key = folded(key, 0), folded(key, 1)
+        shuffle_key, noise_key = divided(key, 2)
 
         rows = None
         if plan.batch_size is not None and batches is None:

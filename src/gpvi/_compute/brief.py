@@ -10,11 +10,13 @@ the two ways of compiling round differently, and a run that is resumed must go o
 import functools
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, overload
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
 from gpvi._compute.operation_counts import counted
 
@@ -28,6 +30,8 @@ HASTY: dict[str, bool | int] = {
 MOST_OPERATIONS = 2**31
 """A program is compiled well if its calls together take more operations. On this many, haste loses some tenths of a
 second, as much as it gains on a program of middling length."""
+ARRAYS = jax.Array, np.ndarray, np.generic
+"""What a program takes as it runs; it is compiled for everything else."""
 ROUNDS = 10
 """A loop of unknown length is taken to go round as often."""
 
@@ -38,7 +42,11 @@ class _Rest(eqx.Module):
     value: Any = eqx.field(static=True)
 
 
-def brief(function: Function | None = None, *, calls: int = 4) -> Any:
+@overload
+def brief(function: Function) -> Function: ...
+@overload
+def brief(*, calls: int) -> Callable[[Function], Function]: ...
+def brief(function: Any = None, *, calls: int = 4) -> Any:
     """Compile as `equinox.filter_jit` does, but soon rather than well if all calls together take few operations.
 
     Inside another program, and on anything but a CPU, it is compiled like everything else.
@@ -67,8 +75,8 @@ def _brief(function: Function, calls: int) -> Function:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves, structure = jax.tree.flatten((args, kwargs))
-        static = tuple(None if eqx.is_array(leaf) else leaf for leaf in leaves)
-        arrays = [leaf if eqx.is_array(leaf) else None for leaf in leaves]
+        static = tuple(None if isinstance(leaf, ARRAYS) else leaf for leaf in leaves)
+        arrays = [leaf if isinstance(leaf, ARRAYS) else None for leaf in leaves]
         given = static, structure, arrays
         hurry = _can_hurry(arrays) and calls * _operations(well.trace(*given)) <= MOST_OPERATIONS
         compiled = soon if hurry else well
@@ -80,7 +88,7 @@ def _brief(function: Function, calls: int) -> Function:
 
 def _can_hurry(arrays: list[Any]) -> bool:
     """Whether the options may be given: on a CPU whose compiler has them, and not inside another program."""
-    inside = any(isinstance(each, jax.core.Tracer) for each in (jnp.zeros(()), *arrays))
+    inside = any(isinstance(each, Tracer) for each in (jnp.zeros(()), *arrays))
     return jax.default_backend() == "cpu" and not inside and _options_are_known()
 
 

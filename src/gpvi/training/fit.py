@@ -393,6 +393,7 @@ def _untrained(
     meter.update(0, "judging the start")
     fit = fits_at_start(density, first, start.evidence, explored, key=key)
     if fit is None:
+        meter.update(0, "compiling")
         return None
     meter.update(0, "done: the start fits")
     what = label(plan.method, density.dim)

@@ -33,6 +33,21 @@ def test_what_is_not_written_out_is_left_to_jax():
         np.testing.assert_array_equal(made, jax.random.normal(jax.random.key(0), (2, 3), "float64"))
 
 
+@pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
+def test_the_keys_are_those_of_jax(kind):
+    key = jax.random.key(3, impl=kind)
+    folded = jax.jit(noise.folded)(key, 2**31 - 1)
+    assert_same_keys(folded, jax.random.fold_in(key, 2**31 - 1))
+    assert_same_keys(noise.folded(key, jnp.asarray(7)), jax.random.fold_in(key, 7))
+    for own, other in zip(noise.divided(key, 3), jax.random.split(key, 3), strict=True):
+        assert_same_keys(own, other)
+
+
+def assert_same_keys(one, other):
+    assert one.dtype == other.dtype
+    np.testing.assert_array_equal(jax.random.key_data(one), jax.random.key_data(other))
+
+
 def test_a_known_hash():
     """Random123's known answer for Threefry-2x32 with 20 rounds, key (0, 0) and counter (0, 0)."""
     first, second = noise.threefry(jnp.zeros(2, jnp.uint32), jnp.zeros((), jnp.uint32))

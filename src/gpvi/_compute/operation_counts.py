@@ -40,18 +40,20 @@ def operations(function: Callable, *arguments: Any) -> float:
     return counted(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 
-def counted(jaxpr: Jaxpr) -> float:
-    """The operations of a jaxpr."""
-    return math.fsum(_of_equation(equation) for equation in jaxpr.eqns)
+def counted(jaxpr: Jaxpr, *, rounds: int = 1) -> float:
+    """The operations of a jaxpr, whose loops of unknown length go round `rounds` times."""
+    return math.fsum(_of_equation(equation, rounds) for equation in jaxpr.eqns)
 
 
-def _of_equation(equation: Any) -> float:
-    inside = [counted(one) for one in jaxprs_in_params(equation.params)]
+def _of_equation(equation: Any, rounds: int) -> float:
+    inside = [counted(one, rounds=rounds) for one in jaxprs_in_params(equation.params)]
     if not inside:
         return _of_primitive(equation)
-    if equation.primitive.name == "cond":
+    name = equation.primitive.name
+    if name == "cond":
         return max(inside)
-    return sum(inside) * (equation.params["length"] if equation.primitive.name == "scan" else 1)
+    times = {"scan": equation.params.get("length"), "while": rounds}
+    return sum(inside) * times.get(name, 1)
 
 
 def _of_primitive(equation: Any) -> float:

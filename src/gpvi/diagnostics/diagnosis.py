@@ -9,12 +9,13 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from gpvi._compute.brief import brief
+from gpvi._compute.noise import divided
 from gpvi._html import paragraph, table
 from gpvi.diagnostics import mcmc, stein, verdict, witness
 from gpvi.diagnostics.agreement import Agreement, bridged, compared
@@ -29,7 +30,7 @@ from gpvi.diagnostics.importance import (
     weighting,
 )
 from gpvi.diagnostics.missing_mass import InitialEvidence, missing_mass, wide_gaussian_evidence
-from gpvi.diagnostics.sampling import log_densities, log_prob
+from gpvi.diagnostics.sampling import log_densities, log_prob, noise
 from gpvi.diagnostics.verdict import (
     EVEN_SHARE,
     GOOD_K_HAT,
@@ -42,7 +43,7 @@ from gpvi.errors import NotAvailableError
 from gpvi.exploration.search import Exploration, log_mean
 from gpvi.generators import Preconditioned
 from gpvi.methods.carriers import Chains, Particles, Population
-from gpvi.targets.coordinates import Whitened, images
+from gpvi.targets.coordinates import Affine, Whitened
 from gpvi.targets.density import scores
 from gpvi.targets.preflight import rounded
 
@@ -293,14 +294,11 @@ def diagnose_generator(
     key: PRNGKeyArray,
 ) -> Diagnosis:
     """Diagnose a generator, which maps to the target's own coordinates, by new draws and their densities."""
-    draw_key, wide_key, stein_key, condition_key = jax.random.split(key, 4)
+    draw_key, wide_key, stein_key, condition_key = divided(key, 4)
     # in the coordinates of training, where the stopping rule has compiled the same two programs
     drawn = draw_weighted(density, generator.generator, draws, key=draw_key)
     summary, log_weights = importance(drawn.log_ratios)
-    shift = density.affine.log_det()
-    own = WeightedDraws(
-        images(density.affine, drawn.x), drawn.log_p - shift, drawn.log_q - shift, drawn.sign
-    )
+    own = _in_own_coordinates(density.affine, drawn)
     moments = weighting(own.x, log_weights)
     fold = float(fold_fraction(drawn.sign))
     kind = "exact" if generator.injective else ("unverified" if fold == 0 else "invalid")
@@ -319,7 +317,7 @@ def diagnose_generator(
     image = unvisited_image(density, generator, own, summary) if kind == "exact" else None
     found = [each for each in (heard and heard.unseen, image and image.share) if each is not None]
     missing = max([missing or 0.0, *found]) if found else missing
-    u = drawn.x[: stein.POINTS]
+    u = jnp.asarray(np.asarray(drawn.x)[: stein.POINTS])
     score = _scores(density, u)
     affine = density.affine
     coarse = rounded(affine.location, affine.deviations, None, lambda: density.target.names)
@@ -334,7 +332,7 @@ def diagnose_generator(
             summary.rejected,
             kind,
             fall=_fall(density, u, score),
-            outside=float(jnp.isneginf(drawn.log_p).mean()),
+            outside=float(np.isneginf(np.asarray(drawn.log_p)).mean()),
             coarse=coarse[0] if coarse else None,
             explored=exploration is not None and exploration.arrived,
             met_once=0.0 if heard is None else heard.met_once,
@@ -343,7 +341,7 @@ def diagnose_generator(
         )
     )
     few = max(1, min(draws, CONDITIONED, CONDITIONED_NUMBERS // generator.latent**2))
-    z = generator.noise(few, key=condition_key)
+    z = noise(generator, few, condition_key)
     return Diagnosis(
         verdict=judged,
         fold=fold,
@@ -567,6 +565,14 @@ def _rows(points: Float[Array, "n d"], chosen: Bool[np.ndarray, " n"]) -> Float[
     return points if chosen.all() else jnp.asarray(np.asarray(points)[chosen])
 
 
-@eqx.filter_jit
+@brief
+def _in_own_coordinates(affine: Affine, drawn: WeightedDraws) -> WeightedDraws:
+    """Return draws, which are in the coordinates of training, in the target's."""
+    shift = affine.log_det()
+    x = jax.vmap(affine)(drawn.x)
+    return WeightedDraws(x, drawn.log_p - shift, drawn.log_q - shift, drawn.sign)
+
+
+@brief
 def _scores(density: Whitened, u: Float[Array, "n d"]) -> Float[Array, "n d"]:
     return scores(density, u)

@@ -3,15 +3,16 @@
 Where det J changes sign the map folds: several z share an x, and log q of Eq. 1 is wrong there.
 """
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
 from jaxtyping import Array, Float, PyTree, Scalar
 
+from gpvi._compute.brief import brief
 from gpvi.generators import AbstractGenerator
 
 
+@brief
 def fold_fraction(signs: Float[Array, " n"]) -> Scalar:
     """Return the share of draws whose sign of det J differs from that of the majority.
 
@@ -22,7 +23,7 @@ def fold_fraction(signs: Float[Array, " n"]) -> Scalar:
     return 1 - jnp.maximum((signs > 0).mean(), (signs < 0).mean())
 
 
-@eqx.filter_jit
+@brief(calls=1)
 def conditioning(generator: AbstractGenerator, z: PyTree[Array]) -> Scalar:
     """Return the largest condition number of the head block A over the rows of z."""
 

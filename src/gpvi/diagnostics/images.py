@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
@@ -23,7 +22,7 @@ from gpvi.diagnostics.witness import TOO_SMALL, log_q_at
 from gpvi.errors import NotAvailableError
 from gpvi.exploration.modes import log_densities
 from gpvi.generators import AbstractGenerator
-from gpvi.targets.coordinates import Whitened
+from gpvi.targets.coordinates import Whitened, log_volume, preimages
 
 LOOKED_AT, COUNTED = 8, 256
 """Draws whose images are looked at, and those that are counted where it seems to pay."""
@@ -101,8 +100,8 @@ def _counted(map_: Map, mass: Float[np.ndarray, " n"]) -> Image | None:
 
 def _log_p(density: Whitened, x: Float[np.ndarray, "m n d"]) -> Float[np.ndarray, "m n"]:
     flat = jnp.asarray(x.reshape(-1, density.dim), density.dtype)
-    u = np.asarray(jax.vmap(density.affine.inverse)(flat), np.float64)
-    values = log_densities(density, u) - float(density.affine.log_det())
+    u = np.asarray(preimages(density.affine, flat), np.float64)
+    values = log_densities(density, u) - float(log_volume(density.affine))
     return np.where(np.isfinite(values), values, -np.inf).reshape(x.shape[:2])
 
 

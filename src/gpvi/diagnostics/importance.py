@@ -8,11 +8,11 @@ with their tail index k̂, and the moments before and after weighting.
 import math
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 
+from gpvi._compute.brief import brief
 from gpvi.diagnostics.sampling import draw_with_density, log_densities
 from gpvi.generators import AbstractGenerator
 from gpvi.targets.density import Density
@@ -60,7 +60,7 @@ def log_evidence_se(effective_share: float, n: int) -> float:
     return math.sqrt(max(1 / effective_share - 1, 0.0) / n)
 
 
-@jax.jit
+@brief
 def effective_share(log_weights: Float[Array, " n"]) -> Scalar:
     """Return the effective sample size of importance weights as a share of the draws, (Σw)² / (n Σw²)."""
     largest = log_weights.max()
@@ -68,7 +68,7 @@ def effective_share(log_weights: Float[Array, " n"]) -> Scalar:
     return weights.sum() ** 2 / (weights**2).sum() / log_weights.size
 
 
-@jax.jit
+@brief
 def smoothed_log_weights(log_ratios: Float[Array, " n"]) -> tuple[Float[Array, " n"], Scalar]:
     """Return Pareto-smoothed, normalised log importance weights and k̂ (Vehtari et al. 2024), by BlackJAX.
 

@@ -11,12 +11,12 @@ a mode that none of its own draws has visited, such as a spike.
 import math
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray, Scalar
 
+from gpvi._compute.brief import brief
 from gpvi.diagnostics.importance import (
     Importance,
     effective_share,
@@ -110,12 +110,12 @@ def missing_mass(
     return max((compared_with(each) for each in references if each is not None), default=None)
 
 
-@eqx.filter_jit
+@brief
 def _log_density_at_origin(density: Density) -> Scalar:
     return density.log_densities(jnp.zeros((1, density.dim), density.dtype))[0]
 
 
-@eqx.filter_jit
+@brief
 def _wide_gaussian_weights(
     density: Density, proposals: int, key: PRNGKeyArray
 ) -> tuple[Scalar, Scalar]:

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from gpvi._compute.brief import brief
 from gpvi.generators import AbstractGenerator
 from gpvi.targets.density import Density
 
@@ -37,7 +37,7 @@ def _in_blocks(
     Only the last block is filled up, with noise that is dropped again, so that two programs serve any number of draws.
     """
     size = _block(n, generator.dim)
-    z = _noise(generator, -(-n // size) * size, key)
+    z = noise(generator, -(-n // size) * size, key)
     parts = [function(generator, _rows(z, first, size)) for first in range(0, n, size)]
     joined = (
         parts[0] if len(parts) == 1 else jax.tree.map(lambda *each: jnp.concatenate(each), *parts)
@@ -57,17 +57,18 @@ def _block(n: int, dim: int) -> int:
     return LARGE_BLOCK if n >= LARGE_BLOCK <= most else BLOCK
 
 
-@eqx.filter_jit
-def _noise(generator: AbstractGenerator, n: int, key: PRNGKeyArray) -> PyTree[Array]:
+@brief
+def noise(generator: AbstractGenerator, n: int, key: PRNGKeyArray) -> PyTree[Array]:
+    """Return n rows of the generator's noise."""
     return generator.noise(n, key=key)
 
 
-@eqx.filter_jit
+@brief(calls=16)
 def _transform(generator: AbstractGenerator, z: PyTree[Array]) -> Float[Array, "n d"]:
     return jax.vmap(generator)(z)
 
 
-@eqx.filter_jit
+@brief(calls=16)
 def _transform_with_density(
     generator: AbstractGenerator, z: PyTree[Array]
 ) -> tuple[Float[Array, "n d"], Float[Array, " n"], Float[Array, " n"]]:
@@ -75,7 +76,7 @@ def _transform_with_density(
     return jax.vmap(generator.transform_and_log_prob)(z)
 
 
-@eqx.filter_jit
+@brief
 def draw_with_density(
     generator: AbstractGenerator, n: int, key: PRNGKeyArray
 ) -> tuple[Float[Array, "n d"], Float[Array, " n"], Float[Array, " n"]]:
@@ -83,13 +84,13 @@ def draw_with_density(
     return _transform_with_density(generator, generator.noise(n, key=key))
 
 
-@eqx.filter_jit
+@brief
 def log_prob(generator: AbstractGenerator, x: Float[Array, "n d"]) -> Float[Array, " n"]:
     """Return log q at the rows of x, for a generator with an exact inverse."""
     return jax.vmap(generator.log_prob)(x)
 
 
-@eqx.filter_jit
+@brief
 def log_densities(density: Density, x: Float[Array, "n d"]) -> Float[Array, " n"]:
     """Return log p at the rows of x."""
     return density.log_densities(x)

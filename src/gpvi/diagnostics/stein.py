@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, Scalar
 
+from gpvi._compute.brief import brief
 from gpvi._compute.precision import product
 
 BOOTSTRAPS = 500
@@ -41,7 +42,7 @@ class Discrepancy(NamedTuple):
     """The share of bootstrapped U-statistics above the observed one; small if these are not independent draws of p."""
 
 
-@jax.jit
+@brief(calls=1)
 def identities(x: Float[Array, "n d"], score: Float[Array, "n d"]) -> Identities:
     """Compute Stein's identities for linear test functions."""
     centred = x - x.mean(0)
@@ -50,7 +51,7 @@ def identities(x: Float[Array, "n d"], score: Float[Array, "n d"]) -> Identities
     return Identities(in_errors, -(centred * score).mean(0))
 
 
-@jax.jit
+@brief(calls=1)
 def flattest(
     x: Float[Array, "n d"], score: Float[Array, "n d"]
 ) -> tuple[Float[Array, " n"], Float[Array, " d"]]:
@@ -67,7 +68,7 @@ def flattest(
     return product(white, direction), product(factor, direction)
 
 
-@jax.jit
+@brief(calls=1)
 def discrepancy(
     x: Float[Array, "n d"], score: Float[Array, "n d"], *, key: PRNGKeyArray
 ) -> Discrepancy:

@@ -11,12 +11,12 @@ the surroundings of summits, are compared with the islands'.
 import math
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from gpvi._compute.brief import brief
 from gpvi.diagnostics.importance import Importance
 from gpvi.diagnostics.missing_mass import ReferenceEvidence
 from gpvi.diagnostics.verdict import LARGEST_EVIDENCE_ERROR, TOLERATED_MISSING
@@ -198,6 +198,6 @@ def log_q_at(
     return np.maximum(np.where(np.isnan(log_q), -np.inf, log_q), -1e30)
 
 
-@eqx.filter_jit
+@brief(calls=16)
 def _log_q(generator: AbstractGenerator, x: Float[Array, "m d"]) -> Float[Array, " m"]:
     return jax.lax.map(generator.log_prob, x, batch_size=256)

@@ -9,12 +9,12 @@ best of several μ is taken.
 import math
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from gpvi._compute.brief import brief
 from gpvi.exploration.modes import log_densities
 from gpvi.targets.density import Density, at_once
 
@@ -103,7 +103,7 @@ def to_the_top(
     return Climbed(ends, heights, spent)
 
 
-@eqx.filter_jit
+@brief
 def _curvatures(
     density: Density, x: Float[Array, "m d"], count: Int[Array, ""]
 ) -> tuple[Float[Array, "m d d"], Float[Array, "m d"]]:

@@ -14,15 +14,16 @@ and those climb that no known summit explains.
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from gpvi._compute.brief import brief
+from gpvi._compute.noise import divided, normal
 from gpvi.exploration.curvature import MOST, to_the_top
 from gpvi.exploration.modes import DEPTH, dips, log_densities
-from gpvi.targets.coordinates import Whitened
+from gpvi.targets.coordinates import Whitened, preimages
 from gpvi.targets.density import Density
 from gpvi.targets.models.model import DrawsItsPrior
 
@@ -71,7 +72,7 @@ class SummitsInSight(NamedTuple):
 
 def summits_in_sight(density: Density, *, key: PRNGKeyArray) -> SummitsInSight:
     """Climb to the summits of log p from all around."""
-    ray_key, prior_key, choice_key = jax.random.split(key, 3)
+    ray_key, prior_key, choice_key = divided(key, 3)
     points, values = _along_rays(density, ray_key)
     far = np.isfinite(values) & (RADII >= AFAR)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(choice_key)))
@@ -209,8 +210,8 @@ def _along_rays(
     density: Density, key: PRNGKeyArray
 ) -> tuple[Float[np.ndarray, "r s d"], Float[np.ndarray, "r s"]]:
     """Places on rays in both ways, and log p there, −∞ where it has no value."""
-    axis_key, key = jax.random.split(key)
-    random = np.array(jax.random.normal(key, (DIRECTIONS, density.dim)), np.float64)
+    axis_key, key = divided(key, 2)
+    random = np.array(normal(key, (DIRECTIONS, density.dim), density.dtype), np.float64)
     frames = _frames(density)
     for number, frame in enumerate(frames):
         random[number :: len(frames)] @= frame.T
@@ -227,7 +228,8 @@ def _own_directions(density: Density, key: PRNGKeyArray) -> Float[np.ndarray, "m
     Where coordinates are exchangeable, what is peculiar often lies where they agree.
     """
     dim = density.dim
-    axes = np.asarray(jax.random.permutation(key, dim))[:AXES]
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    axes = rng.permutation(dim)[:AXES]
     moved = np.concatenate([np.eye(dim)[axes], np.ones((1, dim))])
     if isinstance(density, Whitened):
         moved = np.linalg.solve(np.asarray(density.affine.matrix, np.float64), moved.T).T
@@ -250,11 +252,11 @@ def _hinted(density: Density, key: PRNGKeyArray) -> Float[np.ndarray, "m d"]:
     points = jnp.asarray(target.initial)[None]
     if isinstance(target.model, DrawsItsPrior):
         points = jnp.concatenate([points, target.model.prior_draws(CLIMBERS // 4, key=key)])
-    u = np.asarray(jax.vmap(density.affine.inverse)(points.astype(density.dtype)), np.float64)
+    u = np.asarray(preimages(density.affine, points.astype(density.dtype)), np.float64)
     return u[np.isfinite(u).all(1)]
 
 
-@eqx.filter_jit
+@brief
 def _climbed(
     density: Density, x: Float[Array, "n d"]
 ) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:

@@ -13,17 +13,17 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Scalar
 
-from gpvi._compute.noise import normal
+from gpvi._compute.brief import brief
+from gpvi._compute.noise import divided, folded, normal
 from gpvi.exploration.modes import labelled
 from gpvi.exploration.summits import Surroundings, look_around
-from gpvi.exploration.tempering import DEGREES, Islands, temper
-from gpvi.targets.coordinates import Whitened
+from gpvi.exploration.tempering import DEGREES, Islands, all_arrived, temper
+from gpvi.targets.coordinates import Whitened, images, log_volume
 from gpvi.targets.density import Density, expensive
 
 ISLANDS = 8
@@ -193,7 +193,7 @@ def once_explored(density: Whitened, *, key: PRNGKeyArray) -> Callable[[], Explo
 
 def explore(density: Whitened, *, key: PRNGKeyArray) -> Exploration | None:
     """Explore a posterior with independent islands; None if no particle could be brought to it."""
-    pilot_key, key = jax.random.split(key)
+    pilot_key, key = divided(key, 2)
     islands, scale, spent, around = pilot(density, key=pilot_key)
     found = _found(density, islands, scale, spent, around)
     most = min(MOST_GRADIENTS, MOST_OPERATIONS / density.operations())
@@ -201,7 +201,7 @@ def explore(density: Whitened, *, key: PRNGKeyArray) -> Exploration | None:
         own = _gradients(islands)
         if found is None or _settled(found) or spent + LARGER * own > most:
             break
-        own_key = jax.random.fold_in(key, number)
+        own_key = folded(key, number)
         scales, summits = islands.scale, islands.shared_summits
         islands = temper(density, scales, particles, kept_share, summits, key=own_key)
         spent += _gradients(islands)
@@ -225,20 +225,18 @@ def pilot(density: Density, *, key: PRNGKeyArray) -> Pilot:
     falls, as it does if particles begin too far out to follow. If the islands then overlook a summit, others begin
     around the summits and in what was found, too; they are kept if their log Z is larger.
     """
-    scale_key, look_key, near_key, key = jax.random.split(key, 4)
+    scale_key, look_key, near_key, key = divided(key, 4)
     narrow, widest = (float(each) for each in wide_scale(density, key=scale_key))
     around = look_around(density, key=look_key)
     farthest = 0.0 if around is None else float(np.abs(around.centres).max())
     narrow = max(narrow, min(farthest / FARTHEST, widest))
-    islands = temper(
-        density, halves(ISLANDS, narrow, widest), *LEVELS[0], key=jax.random.fold_in(key, 0)
-    )
+    islands = temper(density, halves(ISLANDS, narrow, widest), *LEVELS[0], key=folded(key, 0))
     spent, scale = _gradients(islands), narrow
     for number in range(1, 1 + GROWTHS):
         grows = not _flat(islands, scale) or _wider_find_more(islands)
         if not grows or WIDER * scale > widest:
             break
-        own_key = jax.random.fold_in(key, number)
+        own_key = folded(key, number)
         wider = temper(density, halves(ISLANDS, WIDER * scale, widest), *LEVELS[0], key=own_key)
         spent += _gradients(wider)
         if _falls_short(wider, of=islands):
@@ -259,10 +257,15 @@ def _log_evidence(islands: Islands) -> float:
     return log_mean(np.asarray(islands.log_evidence, np.float64))[0]
 
 
-def halves(islands: int, narrow: float | Scalar, widest: float = math.inf) -> Float[Array, " k"]:
+def halves(
+    islands: int, narrow: float | Scalar, widest: float = math.inf
+) -> Float[Array | np.ndarray, " k"]:
     """The scale of each island: half of them begin farther out."""
-    farther = jnp.arange(islands) >= (islands + 1) // 2
-    return jnp.where(farther, jnp.minimum(WIDER * narrow, widest), narrow)
+    factors = np.where(np.arange(islands) >= (islands + 1) // 2, WIDER, 1.0)
+    scales = narrow * factors
+    if not math.isfinite(widest):
+        return scales
+    return np.where(factors > 1, np.minimum(scales, widest), scales)
 
 
 def _gradients(islands: Islands) -> int:
@@ -304,24 +307,24 @@ def _found(
         return None
     most = islands.points.shape[1]
     kept = np.linspace(0, most - 1, min(KEPT, most)).round().astype(int)
-    u = islands.points[:, kept]
-    x = jax.vmap(jax.vmap(density.affine))(u)
-    log_density = np.asarray(islands.log_density[:, kept] - density.affine.log_det(), np.float64)
-    labels = labelled(density, np.asarray(u).reshape(-1, density.dim))
+    u = np.asarray(islands.points)[:, kept]
+    x = images(density.affine, jnp.asarray(u.reshape(-1, density.dim)))
+    log_density = np.asarray(islands.log_density)[:, kept] - np.asarray(log_volume(density.affine))
+    labels = labelled(density, u.reshape(-1, density.dim))
     return Exploration(
-        np.asarray(x, np.float64),
-        log_density,
+        np.asarray(x, np.float64).reshape(u.shape),
+        log_density.astype(np.float64),
         labels.reshape(log_density.shape),
         log_evidence,
         scale,
         spent,
-        bool(islands.arrived.all()),
+        all_arrived(islands),
         None if around is None else around.placed(density.affine),
         informed=islands.summits.centres.shape[1] > 0,
     )
 
 
-@eqx.filter_jit
+@brief
 def wide_scale(density: Density, *, key: PRNGKeyArray) -> tuple[Scalar, Scalar]:
     """Return how far out to begin, and the largest scale at which log p is finite often enough.
 

@@ -13,11 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
+from gpvi._compute.noise import divided
 from gpvi.exploration.curvature import MOST, NARROWEST, cost, curvature
 from gpvi.exploration.modes import log_densities
 from gpvi.exploration.probes import SummitsInSight, summits_in_sight
 from gpvi.exploration.tempering import Summits
-from gpvi.targets.coordinates import Affine
+from gpvi.targets.coordinates import Affine, log_volume
 from gpvi.targets.density import Density
 
 DEGREES = 5
@@ -103,7 +104,7 @@ class Surroundings(NamedTuple):
             centres=location + self.centres @ matrix.T,
             factors=matrix @ self.factors,
             points=location + self.points @ matrix.T,
-            log_density=self.log_density - float(affine.log_det()),
+            log_density=self.log_density - float(log_volume(affine)),
         )
 
     def starts(
@@ -130,7 +131,7 @@ class Surroundings(NamedTuple):
 
 def look_around(density: Density, *, key: PRNGKeyArray) -> Surroundings | None:
     """Find summits, and draw around those that may matter; None if log p is finite at none."""
-    summit_key, draw_key = jax.random.split(key)
+    summit_key, draw_key = divided(key, 2)
     summits = summits_in_sight(density, key=summit_key)
     if not len(summits.centres):
         return None

@@ -22,7 +22,8 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray, Scalar
 
-from gpvi._compute.noise import normal
+from gpvi._compute.brief import brief
+from gpvi._compute.noise import divided, normal
 from gpvi.targets.density import Density
 
 DEGREES = 3
@@ -119,7 +120,7 @@ class Islands(eqx.Module):
 
 def begin(
     density: Density,
-    scales: Float[Array, " k"],
+    scales: Float[Array | np.ndarray, " k"],
     particles: int,
     summits: Summits | None = None,
     *,
@@ -177,7 +178,7 @@ def advance(
 
 def temper(
     density: Density,
-    scales: Float[Array, " k"],
+    scales: Float[Array | np.ndarray, " k"],
     particles: int,
     kept_share: float,
     summits: Summits | None = None,
@@ -185,17 +186,23 @@ def temper(
     key: PRNGKeyArray,
 ) -> Islands:
     """Bring islands all the way from their wide ends to the posterior."""
-    start_key, key = jax.random.split(key)
+    start_key, key = divided(key, 2)
+    scales = jnp.asarray(scales, density.dtype)
     islands = _begin(density, scales, particles, summits, start_key)
     kept = jnp.asarray(kept_share)
     for done in range(0, MOST_TEMPERATURES, AT_ONCE):
         islands = _advance_many(density, islands, kept, jnp.asarray(done), key)
-        if islands.arrived.all():
+        if all_arrived(islands):
             break
     return islands
 
 
-@eqx.filter_jit
+def all_arrived(islands: Islands) -> bool:
+    """Whether all have reached the posterior; on the host, where it takes no program."""
+    return bool((np.asarray(islands.temperature) >= 1).all())
+
+
+@brief
 def _begin(
     density: Density,
     scales: Float[Array, " k"],
@@ -206,7 +213,7 @@ def _begin(
     return begin(density, scales, particles, summits, key=key)
 
 
-@eqx.filter_jit
+@brief
 def _advance_many(
     density: Density,
     islands: Islands,

@@ -14,6 +14,7 @@ import numpy as np
 import optax
 from jaxtyping import PRNGKeyArray, PyTree, Scalar
 
+from gpvi._compute.brief import brief
 from gpvi._compute.outer_products import added_up, norm
 from gpvi.errors import InputError, NotAvailableError
 from gpvi.generators import AbstractGenerator, Generator
@@ -97,7 +98,7 @@ class Learner(NamedTuple):
         return Learner(eqx.apply_updates(self.model, update), moments, self.damping)
 
 
-@eqx.filter_jit
+@brief(calls=1)
 def built(
     generator: Generator, dim: int, dtype: np.dtype, *, key: PRNGKeyArray
 ) -> AbstractGenerator:

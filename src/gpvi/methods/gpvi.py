@@ -12,6 +12,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from gpvi._compute.noise import divided
 from gpvi._compute.outer_products import added_up, norm
 from gpvi.directions import functional_direction
 from gpvi.directions.functional import restricted
@@ -268,7 +269,7 @@ class GPVI(Method):
         self, target: Density, optimizer: optax.GradientTransformation, *, key: PRNGKeyArray
     ) -> State:
         """Build the generator, and the solver's helper if it has one (the first line of Algorithm 1)."""
-        build_key, solver_key = jax.random.split(key)
+        build_key, solver_key = divided(key, 2)
         generator = built(self.generator, target.dim, target.dtype, key=build_key)
         part = restricted(generator, self._noise_kernel())
         auxiliary = as_solver(self.solver).init(part, key=solver_key)

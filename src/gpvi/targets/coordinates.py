@@ -10,6 +10,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, PyTree, Scalar
 
+from gpvi._compute.brief import brief
 from gpvi._compute.precision import product
 from gpvi.targets.density import gradient_operations
 from gpvi.targets.semiseparable import Semiseparable
@@ -121,10 +122,22 @@ class Affine(eqx.Module):
         return jnp.log(jnp.abs(self.diagonal)).sum()
 
 
-@eqx.filter_jit
+@brief
 def images(affine: Affine, u: Float[Array, "n d"]) -> Float[Array, "n d"]:
     """The points x of the rows u, by one program."""
     return jax.vmap(affine)(u)
+
+
+@brief
+def log_volume(affine: Affine) -> Scalar:
+    """log|det L|, by one program."""
+    return affine.log_det()
+
+
+@brief
+def preimages(affine: Affine, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    """The points u of the rows x, by one program."""
+    return jax.vmap(affine.inverse)(x)
 
 
 class Whitened(eqx.Module):

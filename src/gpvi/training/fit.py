@@ -17,6 +17,7 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from gpvi._compute.noise import divided, folded
 from gpvi.errors import InputError, TrainingWarning, warn
 from gpvi.exploration.search import Exploration, once_explored
 from gpvi.methods import Method, as_method
@@ -172,7 +173,7 @@ def fit(
     check_watching(callbacks, checkpoint, every, exact)
     saves = None if checkpoint is None else Checkpoints(checkpoint, every)
     key = as_key(key)
-    start_key, init_key, run_key = jax.random.split(key, 3)
+    start_key, init_key, run_key = divided(key, 3)
     work = shown(_meter(progress), usual.steps, label(usual.method, target.dim))
     with _locked(saves), target.precision(), work as meter:
         meter.update(0, "searching for a start")
@@ -183,15 +184,15 @@ def fit(
 
         plan = _reconsidered(usual, density, method, steps, optimizer, init, meter, key=start_key)
 
-        explored = once_explored(density, key=jax.random.fold_in(start_key, 1))
+        explored = once_explored(density, key=folded(start_key, 1))
 
         def fresh(number: int) -> State:
-            own_key = jax.random.fold_in(init_key, number)
+            own_key = folded(init_key, number)
             return first_state(plan.method, density, plan.optimizer, init, explored, key=own_key)
 
         meter.update(0, "compiling")
         first = fresh(0)
-        lookout = _lookout(density, plan, first, key=jax.random.fold_in(key, 3)) if exact else None
+        lookout = _lookout(density, plan, first, key=folded(key, 3)) if exact else None
         plan = limit_chunk_time(plan, density, first)
         program = compile_chunk(plan, density, first)
         if saves is not None:
@@ -202,23 +203,23 @@ def fit(
             log = None if saves is None else Log(saves, number)
             watch = Watch(meter, callbacks, judge, log)
             state = begun_anew(number) if number else first
-            own_key = jax.random.fold_in(run_key, number)
+            own_key = folded(run_key, number)
             return train(plan, program, placed, state, watch, key=own_key)
 
         def begun_anew(number: int) -> State:
             meter.update(0, f"beginning anew, attempt {number + 1}")
-            own_key = jax.random.fold_in(run_key, PARTICLES + number)
+            own_key = folded(run_key, PARTICLES + number)
             return begun_at_particles(plan, density, fresh(number), explored(), key=own_key)
 
         def rival(judge: Judge) -> Candidate | None:
             meter.update(plan.rounds[0], "looking for several modes")
-            own_key = jax.random.fold_in(run_key, RIVAL)
+            own_key = folded(run_key, RIVAL)
             return mixture_for(plan.method, density, explored(), judge.assess, key=own_key)
 
         untrained = None
         if length_is_open(target, usual.method, steps, optimizer, batch_size, init):
             untrained = _untrained(
-                plan, placed, first, start, explored, meter, key=jax.random.fold_in(start_key, 2)
+                plan, placed, first, start, explored, meter, key=folded(start_key, 2)
             )
         if untrained is not None:
             trained = plan.method, first, untrained
@@ -308,7 +309,7 @@ def fit_seeds(
     optimizer = method.default_optimizer(steps) if optimizer is None else optimizer
     saves = None if checkpoint is None else Checkpoints(checkpoint, every)
     key = as_key(key)
-    start_key, init_key, run_key = jax.random.split(key, 3)
+    start_key, init_key, run_key = divided(key, 3)
     work = shown(_meter(progress), steps, label(method, targets[0].dim))
     with _locked(saves), targets[0].precision(), work as meter:
         meter.update(0, "searching for a start")
@@ -317,7 +318,7 @@ def fit_seeds(
             targets, method, batch_size, inits, saves, keys=list(start_keys), seeds=seeds
         )
         explored = [
-            once_explored(density, key=jax.random.fold_in(own_key, 1))
+            once_explored(density, key=folded(own_key, 1))
             for density, own_key in zip(prepared.densities, start_keys, strict=True)
         ]
         meter.update(0, "compiling")
@@ -362,7 +363,7 @@ def _reconsidered(
     key: PRNGKeyArray,
 ) -> Plan:
     """Return the plan, now that the start is known: a Gaussian copula instead of the default where that suffices."""
-    key = jax.random.fold_in(key, 3)
+    key = folded(key, 3)
     if method is not None or not should_bend(usual, density, init, key=key):
         return usual
     steps = BENT.default_steps() if steps is None else steps
@@ -392,6 +393,7 @@ def _untrained(
     meter.update(0, "judging the start")
     fit = fits_at_start(density, first, start.evidence, explored, key=key)
     if fit is None:
+        meter.update(0, "compiling")
         return None
     meter.update(0, "done: the start fits")
     what = label(plan.method, density.dim)

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
+from gpvi._compute.noise import folded
 from gpvi.errors import DivergenceError, StorageError, TrainingWarning, warn
 from gpvi.methods import Method
 from gpvi.methods.base import State
@@ -130,7 +131,7 @@ def train(
                 run.warn(shortage(program.memory(run.arrays, target, key, batches)))
                 del batches
             while run.going(plan.steps) and not interrupted():
-                chunk_key = jax.random.fold_in(key, run.retries)
+                chunk_key = folded(key, run.retries)
                 arrays, terms = program(
                     jax.tree.map(jnp.copy, run.arrays),
                     target,

@@ -28,7 +28,7 @@ from gpvi.methods.particle import AmortizedMethod
 from gpvi.methods.smc import SMC
 from gpvi.posterior.posterior import Posterior
 from gpvi.posterior.start import Start
-from gpvi.targets.coordinates import Affine, Whitened
+from gpvi.targets.coordinates import Affine, Whitened, preimages
 from gpvi.targets.density import expensive
 from gpvi.targets.preflight import rounded
 from gpvi.targets.semiseparable import Semiseparable
@@ -254,9 +254,7 @@ def first_state(
         found = explored()
         if found is None:
             return state
-        u = jax.vmap(density.affine.inverse)(
-            jnp.asarray(found.starts(method.chains), density.dtype)
-        )
+        u = preimages(density.affine, jnp.asarray(found.starts(method.chains), density.dtype))
         return method.moved(state, density, u)
     if isinstance(init, Posterior):
         learner = Learner.start(_as_trained(init), optimizer, density.dtype)
@@ -276,7 +274,7 @@ def _from_points(
     points: Float[Array | np.ndarray, "n d"], state: State, density: Whitened
 ) -> State:
     """Return the state with its particles moved to the given points, in the coordinates of training."""
-    positions = jax.vmap(density.affine.inverse)(jnp.asarray(points, density.dtype))
+    positions = preimages(density.affine, jnp.asarray(points, density.dtype))
     model = eqx.tree_at(lambda model: model.positions, state.learner.model, positions)
     return state._replace(learner=state.learner._replace(model=model))
 

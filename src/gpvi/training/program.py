@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from gpvi._compute import nvidia
+from gpvi._compute.noise import divided, folded
 from gpvi._compute.operation_counts import operations
 from gpvi.methods import Method
 from gpvi.methods.base import State
@@ -239,7 +240,7 @@ def _program(plan: Plan, state_form: Any, target_form: Any) -> Program:
         arrays: PyTree, data: PyTree, key: PRNGKeyArray, first: Int[Array, ""], batches: PyTree
     ):
         target = eqx.combine(data, frame)
-        shuffle_key, noise_key = jax.random.split(key)
+        shuffle_key, noise_key = divided(key, 2)
 
         rows = None
         if plan.batch_size is not None and batches is None:
@@ -251,7 +252,7 @@ def _program(plan: Plan, state_form: Any, target_form: Any) -> Program:
             index, rows, batch = at
             batch = data_rows(batch if rows is None else target.batch(rows))
             state = _with_whole_parameters(eqx.combine(arrays, static))
-            step_key = jax.random.fold_in(noise_key, index)
+            step_key = folded(noise_key, index)
             state, info = plan.method.step(target, plan.optimizer, state, batch, key=step_key)
             moved = eqx.filter(state, eqx.is_array)
             if masked:

@@ -1,6 +1,5 @@
 """Recovery from non-finite steps: the run goes back to its last good state and halves its step size."""
 
-import functools
 from typing import NamedTuple
 
 import equinox as eqx
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
+from gpvi._compute.brief import brief
 from gpvi.methods.base import State
 from gpvi.training.stopping import Assessment
 
@@ -162,7 +162,7 @@ def _with_half_the_step_size(state: State, seeds: np.ndarray) -> State:
     return state._replace(learner=state.learner._replace(damping=halved))
 
 
-@functools.partial(jax.jit, static_argnums=1)
+@brief
 def _finite(arrays: PyTree, leading: int) -> Bool[Array, "..."]:
     """Return whether a state is finite, for each seed if its arrays have a first axis for seeds."""
     floats = jax.tree.leaves(eqx.filter(arrays, eqx.is_inexact_array))

@@ -15,10 +15,10 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import optax
 from jaxtyping import PRNGKeyArray
 
+from gpvi._compute.noise import divided, folded
 from gpvi.diagnostics.importance import (
     DEFAULT_DRAWS,
     Importance,
@@ -190,7 +190,7 @@ class Judge:
         self._density, self._references, self._explored = density, references, explored
         self._looks = looks
         self._train_rival = functools.cache(lambda: rival(self))
-        self._key, self._other_key = jax.random.split(key)
+        self._key, self._other_key = divided(key, 2)
         self.last: Assessment | None = None
 
     def rival(self, *, ended: bool = False) -> Candidate | None:
@@ -254,7 +254,7 @@ def fits_at_start(
 
     Only if its weights are as even as training could make them are other parts of the posterior looked for.
     """
-    wide_key, judge_key = jax.random.split(key)
+    wide_key, judge_key = divided(key, 2)
     references = _references(density, initial, explored, key=wide_key)
     judge = Judge(density, references, explored=explored, key=judge_key)
     if not judge.looks_settled(state):
@@ -293,7 +293,7 @@ def best_attempt(
     An attempt that is cut short is the last one. If an earlier attempt was finished, the better of the two is kept. A
     rival that can be trusted ends the attempts; beside one that cannot, there is one more.
     """
-    wide_key, judge_key = jax.random.split(jax.random.fold_in(key, ATTEMPTS))
+    wide_key, judge_key = divided(folded(key, ATTEMPTS), 2)
     references = _references(density, initial, explored, key=wide_key)
     attempts: list[Candidate] = []
     reports: list[str] = []

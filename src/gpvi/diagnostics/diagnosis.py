@@ -39,6 +39,8 @@ from gpvi.diagnostics.verdict import (
 )
 from gpvi.diagnostics.witness import Witness
 from gpvi.errors import NotAvailableError
+from gpvi.exploration import necks
+from gpvi.exploration.necks import Neck
 from gpvi.exploration.search import Exploration, log_mean
 from gpvi.generators import Preconditioned
 from gpvi.methods.carriers import Chains, Particles, Population
@@ -98,6 +100,9 @@ class Diagnosis:
     explored
         What independent islands say: their log Z, whether they are healthy, and what they found that the draws miss.
         None where the posterior could not be explored.
+    neck
+        How the posterior goes on beyond the narrowest draws; None where nothing was looked for, because the posterior
+        could not be explored or the draws cannot be trusted for another reason.
     image
         Mirror images or permutations of the draws at which log p is as large, and which the draws hardly visit.
     agreement
@@ -129,6 +134,7 @@ class Diagnosis:
     ess: float | None = None
     divergences: int | None = None
     explored: Witness | None = None
+    neck: Neck | None = None
     image: Image | None = None
     agreement: Agreement | None = None
     notes: tuple[str, ...] = ()
@@ -234,6 +240,12 @@ class Diagnosis:
             )
             if self.explored.eubo is not None:
                 yield "EUBO", f"{self.explored.eubo:.4f}", "an upper bound on log evidence"
+        if self.neck is not None:
+            yield (
+                "beyond the narrowest",
+                f"{self.neck.growth:+.1%} in a sd",
+                f"by short chains, with {self.neck.gradients:,} gradients: {self.neck.errors:.1f} standard errors",
+            )
         if self.image is not None:
             yield "image, unseen", f"{self.image.share:.1%}", self.image.which
 
@@ -294,6 +306,7 @@ def diagnose_generator(
 ) -> Diagnosis:
     """Diagnose a generator, which maps to the target's own coordinates, by new draws and their densities."""
     draw_key, wide_key, stein_key, condition_key = jax.random.split(key, 4)
+    neck_key = jax.random.fold_in(key, 4)
     # in the coordinates of training, where the stopping rule has compiled the same two programs
     drawn = draw_weighted(density, generator.generator, draws, key=draw_key)
     summary, log_weights = importance(drawn.log_ratios)
@@ -340,6 +353,7 @@ def diagnose_generator(
             met_once=0.0 if heard is None else heard.met_once,
         )
     )
+    judged, neck = _looked_beyond(judged, density, drawn.x, exploration, log_weights, key=neck_key)
     few = max(1, min(draws, CONDITIONED, CONDITIONED_NUMBERS // generator.latent**2))
     z = generator.noise(few, key=condition_key)
     return Diagnosis(
@@ -350,6 +364,7 @@ def diagnose_generator(
         missing=missing,
         weighting=moments,
         explored=heard,
+        neck=neck,
         image=image,
         notes=notes,
         **summary._asdict(),
@@ -432,23 +447,33 @@ def diagnose_chains(
     own = jax.vmap(density.affine)(chains.drawn)
     rhat, ess = mcmc.worst(chains.by_chain(chains.drawn), chains.by_chain(own))
     heard = _heard(chains, density, exploration)
-    unseen = 0.0 if heard is None else heard.unseen
+    judged = verdict.of_chains(
+        rhat,
+        ess,
+        chains.divergences,
+        0.0 if heard is None else heard.unseen,
+        explored=exploration is not None and exploration.arrived,
+        met_once=0.0 if heard is None else heard.met_once,
+    )
+    check_key, neck_key = jax.random.split(key)
+    judged, neck = _looked_beyond(
+        judged,
+        density,
+        chains.drawn,
+        exploration,
+        efficiency=min(ess / len(chains.drawn), 1.0),
+        key=neck_key,
+    )
     return Diagnosis(
         len(chains.drawn),
-        verdict.of_chains(
-            rhat,
-            ess,
-            chains.divergences,
-            unseen,
-            explored=exploration is not None and exploration.arrived,
-            met_once=0.0 if heard is None else heard.met_once,
-        ),
+        judged,
         explored=heard,
+        neck=neck,
         rhat=rhat,
         ess=ess,
         divergences=chains.divergences,
         notes=notes,
-        **_checked_by_score(chains, density, draws, key=key),
+        **_checked_by_score(chains, density, draws, key=check_key),
     )
 
 
@@ -465,7 +490,7 @@ def with_second_witness(
     drawn = draw_weighted(density.target, generator, draws, key=key)
     summary, log_weights = importance(drawn.log_ratios)
     if not summary.effective_share > 0:
-        unconfirmed = verdict.of_two_witnesses(diagnosis.verdict, summary, "", 0.0, 0.0)
+        unconfirmed = verdict.of_two_witnesses(diagnosis.verdict, summary, None)
         return dataclasses.replace(diagnosis, verdict=unconfirmed)
     x = np.asarray(jax.vmap(density.affine)(chains.drawn), np.float64)
     own = np.asarray(chains.by_chain(x))
@@ -480,7 +505,7 @@ def with_second_witness(
     return dataclasses.replace(
         diagnosis,
         agreement=Agreement(*found, summary, *bridge),
-        verdict=verdict.of_two_witnesses(diagnosis.verdict, summary, *found),
+        verdict=verdict.of_two_witnesses(diagnosis.verdict, summary, found),
     )
 
 
@@ -499,6 +524,30 @@ def _bridge(
     at_chains = np.asarray(log_densities(density.target, x) - log_q, np.float64)
     usable = np.isfinite(at_chains).all() and not np.isnan(log_ratios).any()
     return bridged(at_chains.reshape(chains.shape[:2]), log_ratios) if usable else (None, None)
+
+
+def _looked_beyond(
+    judged: Verdict,
+    density: Whitened,
+    u: Float[Array, "n d"],
+    exploration: Exploration | None,
+    log_weights: Float[Array, " n"] | None = None,
+    efficiency: float = 1.0,
+    *,
+    key: PRNGKeyArray,
+) -> tuple[Verdict, Neck | None]:
+    """Look for a neck where the draws end, if the posterior can be explored and nothing else speaks against them."""
+    if exploration is None or judged.level == "do not trust":
+        return judged, None
+    score = jnp.concatenate(
+        [
+            _scores(density, u[first : first + stein.POINTS])
+            for first in range(0, len(u), stein.POINTS)
+        ]
+    )
+    neck = necks.beyond(density, u, score, log_weights, efficiency, key=key)
+    name = "" if neck is None else density.target.names[neck.coordinate]
+    return verdict.beside_neck(judged, neck, name), neck
 
 
 def _heard(

@@ -45,7 +45,7 @@ from gpvi.exploration.search import Exploration, log_mean
 from gpvi.generators import Preconditioned
 from gpvi.methods.carriers import Chains, Particles, Population
 from gpvi.targets.coordinates import Whitened, images
-from gpvi.targets.density import scores
+from gpvi.targets.density import Density, scores
 from gpvi.targets.preflight import rounded
 
 FLAT_DIMENSIONS = 200
@@ -101,8 +101,8 @@ class Diagnosis:
         What independent islands say: their log Z, whether they are healthy, and what they found that the draws miss.
         None where the posterior could not be explored.
     neck
-        How the posterior goes on beyond the narrowest draws; None where nothing was looked for, because the posterior
-        could not be explored or the draws cannot be trusted for another reason.
+        What the tail of the coordinate along which the posterior narrows adds to its sd. None where the posterior does
+        not narrow or could not be explored, or the draws cannot be trusted for another reason.
     image
         Mirror images or permutations of the draws at which log p is as large, and which the draws hardly visit.
     agreement
@@ -242,9 +242,9 @@ class Diagnosis:
                 yield "EUBO", f"{self.explored.eubo:.4f}", "an upper bound on log evidence"
         if self.neck is not None:
             yield (
-                "beyond the narrowest",
-                f"{self.neck.growth:+.1%} in a sd",
-                f"by short chains, with {self.neck.gradients:,} gradients: {self.neck.errors:.1f} standard errors",
+                "neck, unseen",
+                f"{self.neck.growth:+.1%} of a sd",
+                f"by the tail beyond the draws, {self.neck.errors:.1f} standard errors; {self.neck.gradients:,} gradients",
             )
         if self.image is not None:
             yield "image, unseen", f"{self.image.share:.1%}", self.image.which
@@ -353,7 +353,7 @@ def diagnose_generator(
             met_once=0.0 if heard is None else heard.met_once,
         )
     )
-    judged, neck = _looked_beyond(judged, density, drawn.x, exploration, log_weights, key=neck_key)
+    judged, neck = _looked_beyond(judged, density, own.x, exploration, log_weights, key=neck_key)
     few = max(1, min(draws, CONDITIONED, CONDITIONED_NUMBERS // generator.latent**2))
     z = generator.noise(few, key=condition_key)
     return Diagnosis(
@@ -459,9 +459,10 @@ def diagnose_chains(
     judged, neck = _looked_beyond(
         judged,
         density,
-        chains.drawn,
+        own,
         exploration,
-        efficiency=min(ess / len(chains.drawn), 1.0),
+        jnp.zeros(len(own)),
+        efficiency=min(ess / len(own), 1.0),
         key=neck_key,
     )
     return Diagnosis(
@@ -529,9 +530,9 @@ def _bridge(
 def _looked_beyond(
     judged: Verdict,
     density: Whitened,
-    u: Float[Array, "n d"],
+    x: Float[Array, "n d"],
     exploration: Exploration | None,
-    log_weights: Float[Array, " n"] | None = None,
+    log_weights: Float[Array, " n"],
     efficiency: float = 1.0,
     *,
     key: PRNGKeyArray,
@@ -539,14 +540,11 @@ def _looked_beyond(
     """Look for a neck where the draws end, if the posterior can be explored and nothing else speaks against them."""
     if exploration is None or judged.level == "do not trust":
         return judged, None
-    score = jnp.concatenate(
-        [
-            _scores(density, u[first : first + stein.POINTS])
-            for first in range(0, len(u), stein.POINTS)
-        ]
-    )
-    neck = necks.beyond(density, u, score, log_weights, efficiency, key=key)
-    name = "" if neck is None else density.target.names[neck.coordinate]
+    target = density.target
+    weights = np.exp(np.asarray(log_weights, np.float64))
+    points, score = np.asarray(x, np.float64), np.asarray(_scores(target, x), np.float64)
+    neck = necks.beyond(target, points, score, weights / weights.sum(), efficiency, key=key)
+    name = "" if neck is None else target.names[neck.coordinate]
     return verdict.beside_neck(judged, neck, name), neck
 
 
@@ -615,5 +613,5 @@ def _rows(points: Float[Array, "n d"], chosen: Bool[np.ndarray, " n"]) -> Float[
 
 
 @eqx.filter_jit
-def _scores(density: Whitened, u: Float[Array, "n d"]) -> Float[Array, "n d"]:
+def _scores(density: Density, u: Float[Array, "n d"]) -> Float[Array, "n d"]:
     return scores(density, u)

@@ -2,8 +2,8 @@
 
 All thresholds are here. The rules look for a reason to doubt, the gravest first. "Good" requires exact densities, or
 chains that have mixed; that weighting moves no mean by more than a tenth of a standard deviation; that islands of
-particles, which explored the posterior by themselves, found nothing else; and that the posterior does not go on beyond
-the narrowest draws. Where nothing could be explored, the level says so.
+particles, which explored the posterior by themselves, found nothing else; and that the posterior does not go on in a
+neck beyond the draws. Where nothing could be explored, the level says so.
 """
 
 import math
@@ -50,8 +50,8 @@ DISAGREEMENT = 5.0
 SMALLER_STEPS = "Reparameterise (non-centred hierarchies), or raise acceptance=."
 BETTER_NOISE = "Reparameterise (non-centred hierarchies), or train longer before refining."
 """What to do about divergences of chains by themselves, and of chains in the noise of a generator."""
-NECK_GROWTH, NECK_ERRORS = 0.02, 2.0
-"""Growth of a standard deviation, and its standard errors, at which draws end in a neck; what is missing is more."""
+NECK_GROWTH, NECK_ERRORS = 0.08, 3.0
+"""Growth of a standard deviation by the tail beyond the draws, and its standard errors, at which they end in a neck."""
 RULED_OUT = 0.01
 """Below this p-value of the kernel Stein test the draws are not the posterior's."""
 
@@ -262,10 +262,9 @@ def beside_neck(judged: Verdict, neck: Neck | None, name: str) -> Verdict:
         return judged
     return Verdict(
         "do not trust",
-        f"the draws end in a neck: short chains of small steps, begun at the narrowest draws, go on to where the "
-        f"posterior is narrower still, and what they meet there widens {name} by {neck.growth:.0%} of its sd or more "
-        f"({neck.errors:.0f} standard errors)",
-        "Write hierarchies non-centred: training or chains that take longer do not lead there.",
+        f"the draws end in a neck: the posterior narrows along {name} and goes on beyond them; what they miss there "
+        f"widens its sd by about {neck.growth:.0%} ({neck.errors:.0f} standard errors)",
+        "Write hierarchies non-centred: longer training or longer chains do not lead there.",
     )
 
 

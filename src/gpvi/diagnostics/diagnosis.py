@@ -240,11 +240,11 @@ class Diagnosis:
             )
             if self.explored.eubo is not None:
                 yield "EUBO", f"{self.explored.eubo:.4f}", "an upper bound on log evidence"
-        if self.neck is not None:
+        if self.neck is not None and verdict.goes_on(self.neck):
             yield (
                 "neck, unseen",
                 f"{self.neck.growth:+.1%} of a sd",
-                f"by the tail beyond the draws, {self.neck.errors:.1f} standard errors; {self.neck.gradients:,} gradients",
+                f"by its tail beyond the draws: {self.neck.errors:.1f} errors, {self.neck.gradients:,} gradients",
             )
         if self.image is not None:
             yield "image, unseen", f"{self.image.share:.1%}", self.image.which

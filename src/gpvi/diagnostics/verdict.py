@@ -256,9 +256,14 @@ def of_chains(
     return Verdict("good", mixed)
 
 
+def goes_on(neck: Neck) -> bool:
+    """Whether the posterior surely goes on in a neck, and so far that what is missing matters."""
+    return neck.growth >= NECK_GROWTH and neck.errors >= NECK_ERRORS
+
+
 def beside_neck(judged: Verdict, neck: Neck | None, name: str) -> Verdict:
     """Withdraw a verdict on draws that end where the posterior goes on; `name` is that of the neck's coordinate."""
-    if neck is None or neck.growth < NECK_GROWTH or neck.errors < NECK_ERRORS:
+    if neck is None or not goes_on(neck):
         return judged
     return Verdict(
         "do not trust",

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpvi.diagnostics.agreement import bridged, compared
+from gpvi.diagnostics.agreement import Compared, bridged, compared
 from gpvi.diagnostics.importance import Importance
 from gpvi.diagnostics.verdict import Verdict, of_chains, of_two_witnesses
 
@@ -82,18 +82,18 @@ RELIABLE = Importance(0.0, 0.1, 0.0, 0.1, 0.5, 0.3, 0.0, 4_000)
 
 
 def test_the_verdict_over_both():
-    judged = of_two_witnesses(GOOD, RELIABLE, "the mean of tau", -0.31, -7.2)
+    judged = of_two_witnesses(GOOD, RELIABLE, Compared("the mean of tau", -0.31, -7.2))
     assert judged.level == "do not trust"
     assert "the mean of tau is 0.31 sd below" in judged.reason
     assert "7 combined standard errors" in judged.reason
-    agree = of_two_witnesses(GOOD, RELIABLE, "the mean of tau", 0.01, 2.0)
+    agree = of_two_witnesses(GOOD, RELIABLE, Compared("the mean of tau", 0.01, 2.0))
     assert agree.level == "good"
     assert "within 2.0 standard errors" in agree.reason
 
 
 def test_unreliable_weights_neither_contradict_nor_confirm():
     for poor in (RELIABLE._replace(k_hat=0.9), RELIABLE._replace(effective_share=0.01)):
-        judged = of_two_witnesses(GOOD, poor, "the mean of tau", -0.31, -7.2)
+        judged = of_two_witnesses(GOOD, poor, Compared("the mean of tau", -0.31, -7.2))
         assert judged.level == "no fault seen"
         assert GOOD.reason in judged.reason
         assert "train longer" in judged.remedy.lower()
@@ -102,13 +102,15 @@ def test_unreliable_weights_neither_contradict_nor_confirm():
 def test_uneven_weights_contradict_but_do_not_confirm():
     uneven = RELIABLE._replace(effective_share=0.2)
     for errors, level in ((2.0, "no fault seen"), (7.2, "do not trust")):
-        assert of_two_witnesses(GOOD, uneven, "the sd of tau", 0.31, errors).level == level
+        assert (
+            of_two_witnesses(GOOD, uneven, Compared("the sd of tau", 0.31, errors)).level == level
+        )
 
 
 def test_agreement_does_not_make_up_for_divergences():
     """The remedy of refined chains is one that they have: `refine` takes no acceptance rate."""
     alone = of_chains(1.001, 2_000.0, 3)
-    judged = of_two_witnesses(alone, RELIABLE, "the sd of tau", 0.01, 2.0)
+    judged = of_two_witnesses(alone, RELIABLE, Compared("the sd of tau", 0.01, 2.0))
     assert (judged.level, judged.reason) == ("do not trust", alone.reason)
     assert "acceptance=" in alone.remedy
     assert "acceptance=" not in judged.remedy

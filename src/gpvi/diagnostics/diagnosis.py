@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gpvi._compute.brief import brief
-from gpvi._compute.noise import divided
+from gpvi._compute.noise import divided, folded
 from gpvi._html import paragraph, table
 from gpvi.diagnostics import mcmc, stein, verdict, witness
 from gpvi.diagnostics.agreement import Agreement, bridged, compared
@@ -40,11 +40,13 @@ from gpvi.diagnostics.verdict import (
 )
 from gpvi.diagnostics.witness import Witness
 from gpvi.errors import NotAvailableError
+from gpvi.exploration import necks
+from gpvi.exploration.necks import Neck
 from gpvi.exploration.search import Exploration, log_mean
 from gpvi.generators import Preconditioned
 from gpvi.methods.carriers import Chains, Particles, Population
 from gpvi.targets.coordinates import Affine, Whitened
-from gpvi.targets.density import scores
+from gpvi.targets.density import Density, scores
 from gpvi.targets.preflight import rounded
 
 FLAT_DIMENSIONS = 200
@@ -99,6 +101,9 @@ class Diagnosis:
     explored
         What independent islands say: their log Z, whether they are healthy, and what they found that the draws miss.
         None where the posterior could not be explored.
+    neck
+        What the tail of the coordinate along which the posterior narrows adds to its sd. None where the posterior does
+        not narrow or could not be explored, or the draws cannot be trusted for another reason.
     image
         Mirror images or permutations of the draws at which log p is as large, and which the draws hardly visit.
     agreement
@@ -130,6 +135,7 @@ class Diagnosis:
     ess: float | None = None
     divergences: int | None = None
     explored: Witness | None = None
+    neck: Neck | None = None
     image: Image | None = None
     agreement: Agreement | None = None
     notes: tuple[str, ...] = ()
@@ -235,6 +241,12 @@ class Diagnosis:
             )
             if self.explored.eubo is not None:
                 yield "EUBO", f"{self.explored.eubo:.4f}", "an upper bound on log evidence"
+        if self.neck is not None and verdict.goes_on(self.neck):
+            yield (
+                "neck, unseen",
+                f"{self.neck.growth:+.1%} of a sd",
+                f"by its tail beyond the draws: {self.neck.errors:.1f} errors, {self.neck.gradients:,} gradients",
+            )
         if self.image is not None:
             yield "image, unseen", f"{self.image.share:.1%}", self.image.which
 
@@ -295,6 +307,7 @@ def diagnose_generator(
 ) -> Diagnosis:
     """Diagnose a generator, which maps to the target's own coordinates, by new draws and their densities."""
     draw_key, wide_key, stein_key, condition_key = divided(key, 4)
+    neck_key = folded(key, 4)
     # in the coordinates of training, where the stopping rule has compiled the same two programs
     drawn = draw_weighted(density, generator.generator, draws, key=draw_key)
     summary, log_weights = importance(drawn.log_ratios)
@@ -340,6 +353,7 @@ def diagnose_generator(
             confirmed=heard is not None and heard.healthy,
         )
     )
+    judged, neck = _looked_beyond(judged, density, own.x, exploration, log_weights, key=neck_key)
     few = max(1, min(draws, CONDITIONED, CONDITIONED_NUMBERS // generator.latent**2))
     z = noise(generator, few, condition_key)
     return Diagnosis(
@@ -350,6 +364,7 @@ def diagnose_generator(
         missing=missing,
         weighting=moments,
         explored=heard,
+        neck=neck,
         image=image,
         notes=notes,
         **summary._asdict(),
@@ -432,23 +447,34 @@ def diagnose_chains(
     own = jax.vmap(density.affine)(chains.drawn)
     rhat, ess = mcmc.worst(chains.by_chain(chains.drawn), chains.by_chain(own))
     heard = _heard(chains, density, exploration)
-    unseen = 0.0 if heard is None else heard.unseen
+    judged = verdict.of_chains(
+        rhat,
+        ess,
+        chains.divergences,
+        0.0 if heard is None else heard.unseen,
+        explored=exploration is not None and exploration.arrived,
+        met_once=0.0 if heard is None else heard.met_once,
+    )
+    check_key, neck_key = divided(key, 2)
+    judged, neck = _looked_beyond(
+        judged,
+        density,
+        own,
+        exploration,
+        jnp.zeros(len(own)),
+        efficiency=min(ess / len(own), 1.0),
+        key=neck_key,
+    )
     return Diagnosis(
         len(chains.drawn),
-        verdict.of_chains(
-            rhat,
-            ess,
-            chains.divergences,
-            unseen,
-            explored=exploration is not None and exploration.arrived,
-            met_once=0.0 if heard is None else heard.met_once,
-        ),
+        judged,
         explored=heard,
+        neck=neck,
         rhat=rhat,
         ess=ess,
         divergences=chains.divergences,
         notes=notes,
-        **_checked_by_score(chains, density, draws, key=key),
+        **_checked_by_score(chains, density, draws, key=check_key),
     )
 
 
@@ -465,7 +491,7 @@ def with_second_witness(
     drawn = draw_weighted(density.target, generator, draws, key=key)
     summary, log_weights = importance(drawn.log_ratios)
     if not summary.effective_share > 0:
-        unconfirmed = verdict.of_two_witnesses(diagnosis.verdict, summary, "", 0.0, 0.0)
+        unconfirmed = verdict.of_two_witnesses(diagnosis.verdict, summary, None)
         return dataclasses.replace(diagnosis, verdict=unconfirmed)
     x = np.asarray(jax.vmap(density.affine)(chains.drawn), np.float64)
     own = np.asarray(chains.by_chain(x))
@@ -480,7 +506,7 @@ def with_second_witness(
     return dataclasses.replace(
         diagnosis,
         agreement=Agreement(*found, summary, *bridge),
-        verdict=verdict.of_two_witnesses(diagnosis.verdict, summary, *found),
+        verdict=verdict.of_two_witnesses(diagnosis.verdict, summary, found),
     )
 
 
@@ -499,6 +525,27 @@ def _bridge(
     at_chains = np.asarray(log_densities(density.target, x) - log_q, np.float64)
     usable = np.isfinite(at_chains).all() and not np.isnan(log_ratios).any()
     return bridged(at_chains.reshape(chains.shape[:2]), log_ratios) if usable else (None, None)
+
+
+def _looked_beyond(
+    judged: Verdict,
+    density: Whitened,
+    x: Float[Array, "n d"],
+    exploration: Exploration | None,
+    log_weights: Float[Array, " n"],
+    efficiency: float = 1.0,
+    *,
+    key: PRNGKeyArray,
+) -> tuple[Verdict, Neck | None]:
+    """Look for a neck where the draws end, if the posterior can be explored and nothing else speaks against them."""
+    if exploration is None or judged.level == "do not trust":
+        return judged, None
+    target = density.target
+    weights = np.exp(np.asarray(log_weights, np.float64))
+    points, score = np.asarray(x, np.float64), np.asarray(_scores(target, x), np.float64)
+    neck = necks.beyond(target, points, score, weights / weights.sum(), efficiency, key=key)
+    name = "" if neck is None else target.names[neck.coordinate]
+    return verdict.beside_neck(judged, neck, name), neck
 
 
 def _heard(
@@ -574,5 +621,5 @@ def _in_own_coordinates(affine: Affine, drawn: WeightedDraws) -> WeightedDraws:
 
 
 @brief
-def _scores(density: Whitened, u: Float[Array, "n d"]) -> Float[Array, "n d"]:
+def _scores(density: Density, u: Float[Array, "n d"]) -> Float[Array, "n d"]:
     return scores(density, u)

@@ -1,9 +1,9 @@
 """The verdict on a posterior: good, not explored, no fault seen, usable with importance weights, or do not trust.
 
 All thresholds are here. The rules look for a reason to doubt, the gravest first. "Good" requires exact densities, or
-chains that have mixed; that weighting moves no mean by more than a tenth of a standard deviation; and that islands of
-particles, which explored the posterior by themselves, found nothing else. Where nothing could be explored, the level
-says so.
+chains that have mixed; that weighting moves no mean by more than a tenth of a standard deviation; that islands of
+particles, which explored the posterior by themselves, found nothing else; and that the posterior does not go on in a
+neck beyond the draws. Where nothing could be explored, the level says so.
 """
 
 import math
@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from gpvi._html import badge, paragraph
+from gpvi.diagnostics.agreement import Compared
 from gpvi.diagnostics.importance import Importance
+from gpvi.exploration.necks import Neck
 
 Level = Literal[
     "good", "not explored", "usable with importance weights", "no fault seen", "do not trust"
@@ -52,6 +54,8 @@ HELD_LITTLE = (
     "; the heavy tail of the weights holds little, for independent islands found nothing more"
 )
 """What to say of a tail that is no reason to doubt."""
+NECK_GROWTH, NECK_ERRORS = 0.08, 3.0
+"""Growth of a standard deviation by the tail beyond the draws, and its standard errors, at which they end in a neck."""
 RULED_OUT = 0.01
 """Below this p-value of the kernel Stein test the draws are not the posterior's."""
 
@@ -69,6 +73,8 @@ class Verdict(NamedTuple):
     level: Level
     reason: str
     remedy: str = ""
+    divergent: bool = False
+    """Whether the reason is that transitions of chains diverged."""
 
     def __repr__(self) -> str:
         return f"<Verdict: {self.level}>"
@@ -257,6 +263,7 @@ def of_chains(
             f"{divergences} transition{'s' * (divergences > 1)} diverged: a part of the posterior is out of the "
             "integrator's reach",
             SMALLER_STEPS,
+            divergent=True,
         )
     if rhat > TRUSTED_RHAT or ess < TRUSTED_ESS:
         return Verdict(
@@ -270,10 +277,25 @@ def of_chains(
     return Verdict("good", mixed)
 
 
-def of_two_witnesses(
-    chains: Verdict, importance: Importance, quantity: str, shift: float, errors: float
-) -> Verdict:
-    """Judge chains that importance weights were compared with: they differ most in `quantity`.
+def goes_on(neck: Neck) -> bool:
+    """Whether the posterior surely goes on in a neck, and so far that what is missing matters."""
+    return neck.growth >= NECK_GROWTH and neck.errors >= NECK_ERRORS
+
+
+def beside_neck(judged: Verdict, neck: Neck | None, name: str) -> Verdict:
+    """Withdraw a verdict on draws that end where the posterior goes on; `name` is that of the neck's coordinate."""
+    if neck is None or not goes_on(neck):
+        return judged
+    return Verdict(
+        "do not trust",
+        f"the draws end in a neck: the posterior narrows along {name} and goes on beyond them; what they miss there "
+        f"widens its sd by about {neck.growth:.0%} ({neck.errors:.0f} standard errors)",
+        "Write hierarchies non-centred: longer training or longer chains do not lead there.",
+    )
+
+
+def of_two_witnesses(chains: Verdict, importance: Importance, found: Compared | None) -> Verdict:
+    """Judge chains after a comparison with importance weights: where they differ most, or None if nothing has a weight.
 
     Weights that cannot be relied on do not count against the chains. Nor do uneven ones confirm them: in the noise of a
     generator that fits badly, what it misses is so far out and so narrow that chains turn back before it, with an R̂ of
@@ -283,18 +305,18 @@ def of_two_witnesses(
     share = importance.effective_share
     heavy = not importance.k_hat <= RELIABLE_K_HAT
     unreliable = heavy or share * importance.draws < FEWEST_EFFECTIVE
-    if chains.remedy == SMALLER_STEPS:
+    if chains.divergent:
         return chains._replace(remedy=BETTER_NOISE)
     if chains.level == "do not trust":
         return chains
-    if abs(errors) > DISAGREEMENT and not unreliable:
+    if found is not None and abs(found.errors) > DISAGREEMENT and not unreliable:
         return Verdict(
             "do not trust",
-            f"by the chains {quantity} is {abs(shift):.2g} sd {'above' if shift > 0 else 'below'} what importance "
-            f"weights say, {abs(errors):.0f} combined standard errors",
+            f"by the chains {found.quantity} is {abs(found.shift):.2g} sd {'above' if found.shift > 0 else 'below'} "
+            f"what importance weights say, {abs(found.errors):.0f} combined standard errors",
             "Run longer chains (refine(draws=…)) and train longer: one of the two misses a part of the posterior.",
         )
-    if heavy or share < GOOD_SHARE:
+    if found is None or heavy or share < GOOD_SHARE:
         return Verdict(
             "no fault seen" if chains.level == "good" else chains.level,
             f"{chains.reason}; but the generator that they started from fits too badly to confirm it (effective share "
@@ -302,7 +324,7 @@ def of_two_witnesses(
             chains.remedy
             or "Train longer before refining, reparameterise, or compare with gpvi.NUTS().",
         )
-    agree = f"importance weights agree, everywhere within {abs(errors):.1f} standard errors"
+    agree = f"importance weights agree, everywhere within {abs(found.errors):.1f} standard errors"
     return chains._replace(reason=f"{chains.reason}; {agree}")
 
 

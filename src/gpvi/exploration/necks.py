@@ -34,10 +34,10 @@ PLENTIFUL, EDGE = 0.75, 0.95
 FEWEST = 50
 """Draws beyond the edge below which nothing is said."""
 WINDOW = 4
-"""Steps of c from the one quantile to the other; the rest have the same length."""
+"""Steps of c from the one quantile to the other, an even number for Simpson's rule; the rest have the same length."""
 LEAST_STEP = 0.1
 """The least step of c, in standard deviations."""
-VALUES = 56
+VALUES = 57
 """Values of c: some twelve standard deviations of a Gaussian."""
 LEAD = 3
 """Times that the first value of c is visited beforehand, so that the others arrive at their mode."""
@@ -151,9 +151,10 @@ def _added(
     m = np.exp(log_m - np.where(np.isfinite(log_m), log_m, -np.inf).max(initial=-1e30))
     m = np.where(np.isfinite(m), m, 0.0)
     variances = np.maximum(1 / np.maximum(share, 0.5 / PAIRS) - 1, 0.0) / (2 * PAIRS)
-    index = np.arange(len(t))
-    window = (index < WINDOW) + 0.5 * (index == WINDOW) - 0.5 * (index == 0)
-    tail = ((index > WINDOW) + 0.5 * (index == WINDOW)) * (share > LEAST_SHARE) * m
+    window, tail = np.zeros((2, len(t)))
+    window[: WINDOW + 1] = _simpson(WINDOW)
+    tail[WINDOW:] = _simpson(len(t) - 1 - WINDOW)
+    tail *= (share > LEAST_SHARE) * m
     inside = ((outwards > t[0]) & (outwards <= t[WINDOW])).astype(float)
     beyond = (outwards > t[WINDOW]).astype(float)
     mass, scale = weights @ inside, window @ m
@@ -171,6 +172,13 @@ def _added(
         _error(weights, beyond * outwards**2, efficiency),
     )
     return math.sqrt(max(variance, 0.0)) - 1, float(added[2]) / error if error > 0 else 0.0
+
+
+def _simpson(steps: int) -> Float[np.ndarray, " k"]:
+    """The weights of Simpson's rule for an even number of steps of length 1."""
+    weights = np.where(np.arange(steps + 1) % 2, 4.0, 2.0)
+    weights[[0, -1]] = 1.0
+    return weights / 3
 
 
 def _narrowing(

@@ -13,9 +13,9 @@ PROGRAMS = 80
 def test_a_first_fit_compiles_few_programs():
     names: list[str] = []
 
-    def note(event: str, _: float, fun_name: str = "", **__: object) -> None:
+    def note(event: str, duration_secs: float, **kwargs: str | int) -> None:
         if "backend_compile" in event:
-            names.append(fun_name)
+            names.append(str(kwargs.get("fun_name")))
 
     def log_density(x):
         return -0.5 * (x[0] / 2) ** 2 - 0.5 * ((x[1] - 0.25 * x[0] ** 2) / 0.5) ** 2

@@ -171,7 +171,8 @@ def heavy_tailed(density: Whitened, affines: Affine) -> bool:
 
     That is the median over components and axes: along a few of them p may meet another mode.
     """
-    centres, scales = affines.location, jnp.swapaxes(affines.scale, 1, 2)
+    centres = affines.location
+    scales = jnp.swapaxes(jax.vmap(lambda affine: affine.matrix)(affines), 1, 2)
     places = jnp.concatenate(
         [centres[:, None] + AFAR * scales, centres[:, None] - AFAR * scales], 1
     )

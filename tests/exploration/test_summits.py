@@ -10,9 +10,11 @@ import pytest
 import gpvi
 from gpvi.exploration.curvature import curvature, to_the_top
 from gpvi.exploration.probes import (
+    Reached,
     _along_rays,
     _climbed,
     _distinct,
+    _explained,
     _humps,
     summits_in_sight,
 )
@@ -72,6 +74,41 @@ def test_points_climb_from_far_out_where_no_ray_rises():
     assert (nearest.min(1) < 0.1).all()
     assert len(found.centres) >= 25
     assert found.points.sum() <= found.gradients
+
+
+def test_a_point_is_counted_at_the_summit_that_explains_log_p_there():
+    """Gaussians of two widths: the nearest in standard deviations explains; far out and between them alike."""
+    centres, widths = np.array([[0.0, 0.0], [20.0, 0.0]]), np.array([1.0, 2.0])
+
+    def log_density(x):
+        away = ((x - jnp.asarray(centres, jnp.float32)) ** 2).sum(1) / jnp.asarray(widths) ** 2
+        return jax.nn.logsumexp(-0.5 * away - 2 * jnp.log(jnp.asarray(widths)))
+
+    density = of(log_density, 2)
+    heights = np.array([float(log_density(c)) for c in centres])
+    x = np.random.default_rng(0).normal(size=(200, 2)) * 30
+    x[0] = 1e30
+    values = np.array([float(log_density(each)) for each in x])
+    by = _explained(density, Reached(centres, heights, np.ones(2, int)), x, values)
+    q = heights - 0.5 * ((x[1:, None] - centres) ** 2).sum(2) / widths**2
+    clear = np.abs(q[:, 0] - q[:, 1]) > 5
+    assert by[0] == -1
+    np.testing.assert_array_equal(by[1:][clear & (by[1:] >= 0)], q.argmax(1)[clear & (by[1:] >= 0)])
+    assert (by[1:][clear] >= 0).mean() > 0.8
+    unknown = _explained(density, Reached(centres[:1], heights[:1], np.ones(1, int)), x, values)
+    assert (unknown[1:][clear & (q.argmax(1) == 1)] == -1).all()
+
+
+def test_points_climb_within_walls():
+    """Nothing is far out: log p is −∞ beyond a box that holds two modes."""
+
+    def log_density(x):
+        away = ((x - jnp.array([[1.0, 1.0], [-1.0, -1.0]])) ** 2).sum(1)
+        return jnp.where((jnp.abs(x) < 2).all(), jax.nn.logsumexp(-50 * away), -jnp.inf)
+
+    found = summits_in_sight(of(log_density, 2, initial=jnp.ones(2)), key=jax.random.key(0))
+    np.testing.assert_allclose(np.abs(found.centres), 1, atol=1e-3)
+    assert len(found.centres) == 2
 
 
 def test_a_large_share_around_summits_met_once_is_told():

@@ -23,6 +23,8 @@ DEPTH = 1.0
 """Nats: a deeper dip separates."""
 SMALLEST = 0.005
 """Groups with a smaller share of the particles are not modes of their own."""
+LOWEST = -1e300
+"""Log p where it has no value."""
 SHOWN = 5
 """Modes whose shares a prompt shows."""
 
@@ -181,11 +183,11 @@ def dips(
     first: Int[np.ndarray, " m"],
     second: Int[np.ndarray, " m"],
 ) -> Float[np.ndarray, " m"]:
-    """How far log p falls below the lower end on each segment."""
+    """How far log p falls below the lower end on each segment; by nothing where an end has no density."""
     at = np.concatenate([[0.0], ALONG, [1.0]])[:, None]
     start, end = points[first, None], points[second, None]
     values = log_densities(density, (start + at * (end - start)).reshape(-1, points.shape[1]))
-    values = np.where(np.isfinite(values), values, -np.inf).reshape(len(first), -1)
+    values = np.where(np.isfinite(values), values, LOWEST).reshape(len(first), -1)
     lower = np.minimum(values[:, 0], values[:, -1])
     return lower - values.min(1)
 

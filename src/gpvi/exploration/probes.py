@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from gpvi._compute.brief import brief
 from gpvi._compute.noise import divided, normal
 from gpvi.exploration.curvature import MOST, to_the_top
-from gpvi.exploration.modes import DEPTH, dips, log_densities
+from gpvi.exploration.modes import DEPTH, LOWEST, dips, log_densities
 from gpvi.targets.coordinates import Whitened, preimages
 from gpvi.targets.density import Density
 from gpvi.targets.models.model import DrawsItsPrior
@@ -95,7 +95,7 @@ def summits_in_sight(density: Density, *, key: PRNGKeyArray) -> SummitsInSight:
         if count <= 1 or count == MOST or enough:
             break
         among = _among(density, found.centres, CANDIDATES, rng)
-        places = np.arange(number * CANDIDATES, (number + 1) * CANDIDATES) % len(afar)
+        places = np.roll(np.arange(len(afar)), -number * CANDIDATES)[:CANDIDATES]
         candidates = np.concatenate([among, afar[places]])
         heights = np.concatenate([log_densities(density, among), afar_values[places]])
         by = _explained(density, found, candidates, heights)
@@ -112,13 +112,16 @@ def _explained(
     values: Float[np.ndarray, " n"],
 ) -> Int[np.ndarray, " n"]:
     """Return the summit from which log p falls to each point like a quadratic, and −1 where there is none."""
+    by = np.full(len(x), -1)
+    finite = np.isfinite(values)
+    x, values = x[finite], values[finite]
     halfway = 0.5 * (found.centres[:, None] + x)
     met = log_densities(density, halfway.reshape(-1, density.dim)).reshape(halfway.shape[:2])
     fall = found.heights[:, None] - values
-    surprise = np.abs(found.heights[:, None] - 0.25 * fall - met)
-    surprise = np.where(np.isfinite(surprise), surprise, np.inf) / np.maximum(fall, 1.0)
-    nearest = surprise.argmin(0)
-    return np.where(surprise.min(0) < EXPLAINED, nearest, -1)
+    expected = found.heights[:, None] - 0.25 * fall
+    surprise = np.abs(expected - np.where(np.isfinite(met), met, LOWEST)) / np.maximum(fall, 1.0)
+    by[finite] = np.where(surprise.min(0) < EXPLAINED, surprise.argmin(0), -1)
+    return by
 
 
 def _among(

@@ -39,7 +39,7 @@ def test_the_library_works_with_these_versions(which):
     if not reachable():
         pytest.skip("pip reaches no package index, from which other versions would be installed")
     made = subprocess.run(
-        ["make", f"test-{which}", f"PYTHON={sys.executable}"],
+        ["make", "--no-print-directory", f"test-{which}", f"PYTHON={sys.executable}"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -241,7 +241,7 @@ class Diagnosis:
             )
             if self.explored.eubo is not None:
                 yield "EUBO", f"{self.explored.eubo:.4f}", "an upper bound on log evidence"
-        if self.neck is not None and verdict.goes_on(self.neck):
+        if self.neck is not None and verdict.shown(self.neck):
             yield (
                 "neck, unseen",
                 f"{self.neck.growth:+.1%} of a sd",

@@ -54,8 +54,9 @@ HELD_LITTLE = (
     "; the heavy tail of the weights holds little, for independent islands found nothing more"
 )
 """What to say of a tail that is no reason to doubt."""
-NECK_GROWTH, NECK_ERRORS = 0.08, 3.0
-"""Growth of a standard deviation by the tail beyond the draws, and its standard errors, at which they end in a neck."""
+NECK_SHOWN, NECK_GROWTH, NECK_ERRORS = 0.08, 0.15, 3.0
+"""Growth of a standard deviation by the tail beyond the draws that is shown, and that is a reason to doubt, if it is so
+many standard errors. Weighting may move a spread by as much before it counts."""
 RULED_OUT = 0.01
 """Below this p-value of the kernel Stein test the draws are not the posterior's."""
 
@@ -277,14 +278,14 @@ def of_chains(
     return Verdict("good", mixed)
 
 
-def goes_on(neck: Neck) -> bool:
-    """Whether the posterior surely goes on in a neck, and so far that what is missing matters."""
-    return neck.growth >= NECK_GROWTH and neck.errors >= NECK_ERRORS
+def shown(neck: Neck) -> bool:
+    """Whether the posterior goes on beyond the draws so far that a diagnosis says so."""
+    return neck.growth >= NECK_SHOWN and neck.errors >= NECK_ERRORS
 
 
 def beside_neck(judged: Verdict, neck: Neck | None, name: str) -> Verdict:
     """Withdraw a verdict on draws that end where the posterior goes on; `name` is that of the neck's coordinate."""
-    if neck is None or not goes_on(neck):
+    if neck is None or not shown(neck) or neck.growth < NECK_GROWTH:
         return judged
     return Verdict(
         "do not trust",

@@ -11,7 +11,7 @@ followed by Newton's method. With H the Hessian of −log p there, importance sa
 the marginal density of x_i up to a constant, without bias (Tierney & Kadane 1986 evaluate the ratio at x* only). The
 constant follows from where draws are plentiful, between their upper quartile and their last twentieth. What m says of
 the tail beyond is compared with what the draws say of it. The effective share of the weights at each c tells whether
-the others are nearly Gaussian given c; where they are not, the error is large, and nothing follows.
+the others are nearly Gaussian given c; where they are not, the error is large, and nothing should follow.
 """
 
 import math
